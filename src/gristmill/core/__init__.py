@@ -1,0 +1,1 @@
+"""Types, errors, settings, clock and units; imports nothing of ours."""

@@ -1,0 +1,88 @@
+"""How a request wants its tokens chosen. Names, order and definitions are vLLM's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gristmill.core.errors import InvalidRequest
+
+MAX_STOP_STRINGS = 16
+MAX_TOP_LOGPROBS = 20
+MAX_LOGIT_BIAS = 1024
+MAX_CHOICES = 128
+SEED_MAX = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """One request's sampling options; every default is the neutral value.
+
+    Applied in this order: logit_bias and min_tokens, repetition (prompt and output tokens), frequency and
+    presence (output tokens), temperature, min_p, top_k, top_p; ties go to the lower token id.
+    Raises: InvalidRequest, naming the field, if a value is out of range.
+    """
+
+    temperature: float = 1.0  # 0 = greedy
+    top_k: int = 0  # 0 or -1 = no limit
+    top_p: float = 1.0  # 1 = no limit
+    min_p: float = 0.0  # 0 = no limit
+    seed: int | None = None  # None = a fresh one is drawn and returned
+    max_tokens: int | None = 16  # None = until the context ends
+    min_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    include_stop_str_in_output: bool = False
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+    repetition_penalty: float = 1.0  # 1 = none
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    n: int = 1
+    logprobs: int | None = None  # None = none; k = chosen token and the k most likely, of the raw logits
+    truncate_prompt_tokens: int | None = None  # keep the last k prompt tokens; -1 = as many as fit
+
+    def __post_init__(self) -> None:
+        """Coerce sequences to tuples and check every range."""
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        object.__setattr__(self, "stop", stop)
+        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        object.__setattr__(self, "top_k", max(self.top_k, 0) if self.top_k >= -1 else self.top_k)
+        self._check_ranges()
+
+    def _check_ranges(self) -> None:
+        _within("temperature", self.temperature, 0.0, 100.0)
+        _within("top_p", self.top_p, 0.0, 1.0, low_open=True)
+        _within("min_p", self.min_p, 0.0, 1.0)
+        _within("top_k", self.top_k, 0, 2**31 - 1)
+        _within("repetition_penalty", self.repetition_penalty, 0.0, 100.0, low_open=True)
+        _within("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _within("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        _within("min_tokens", self.min_tokens, 0, 2**31 - 1)
+        _within("n", self.n, 1, MAX_CHOICES)
+        if self.seed is not None:
+            _within("seed", self.seed, -(2**63), SEED_MAX)
+        if self.max_tokens is not None:
+            _within("max_tokens", self.max_tokens, 0, 2**31 - 1)
+        if self.logprobs is not None:
+            _within("logprobs", self.logprobs, 0, MAX_TOP_LOGPROBS)
+        if self.truncate_prompt_tokens is not None:
+            _within("truncate_prompt_tokens", self.truncate_prompt_tokens, -1, 2**31 - 1)
+        _within("number of stop strings", len(self.stop), 0, MAX_STOP_STRINGS)
+        _within("number of logit_bias entries", len(self.logit_bias), 0, MAX_LOGIT_BIAS)
+        if any(not text for text in self.stop):
+            raise InvalidRequest("a stop string is empty.", "remove it, or give at least one character.", param="stop")
+        for token_id, bias in self.logit_bias.items():
+            _within(f"logit_bias[{token_id}]", bias, -100.0, 100.0)
+
+
+def _within(name: str, value: float, low: float, high: float, *, low_open: bool = False) -> None:
+    if math.isnan(value) or value < low or value > high or (low_open and value == low):
+        bracket = "(" if low_open else "["
+        raise InvalidRequest(
+            f"{name} is {value}; it must be in {bracket}{low}, {high}].",
+            f"send {name} within that range, or leave it out.",
+            param=name.split("[")[0].rsplit(" ", 1)[-1],
+        )

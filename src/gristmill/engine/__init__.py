@@ -1,0 +1,1 @@
+"""Sequences, the scheduler, batches, the loop and the handle."""

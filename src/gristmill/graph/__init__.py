@@ -1,0 +1,1 @@
+"""Ops, builder, passes and cost: one description of a model."""

@@ -1,0 +1,1 @@
+"""Nanoseconds, blocks and tokens, attributed to requests; no money."""

@@ -1,0 +1,1 @@
+"""Execution formats and the published formats that are repacked into them."""

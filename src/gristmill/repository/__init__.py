@@ -1,0 +1,1 @@
+"""Deployments: what is loaded and served."""

@@ -1,0 +1,1 @@
+"""Which random numbers choose which token: Philox, keyed by seed, choice and position."""

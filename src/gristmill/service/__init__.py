@@ -1,0 +1,1 @@
+"""Admission, streams and settlement of a request."""

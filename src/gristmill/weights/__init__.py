@@ -1,0 +1,1 @@
+"""Model references, checkpoints and loading into execution formats."""
