@@ -110,17 +110,19 @@ def sample(logits: F32, row: RowSampling) -> SampledRow:
 
 def weights(x: F32, temperature: float) -> F32:
     """Return exp((x - max x) / temperature) in units of 2^-34, rounded down: integers 0 .. 2^34 held in f32."""
-    z = x - x.max()
-    if temperature != 1.0:
-        with np.errstate(over="ignore"):
+    with np.errstate(over="ignore"):
+        z = x - x.max()
+        if temperature != 1.0:
             z = z / np.float32(temperature)
-    t = np.maximum(z * LOG2_E, np.float32(-WEIGHT_BITS - 1))
+        t = np.maximum(z * LOG2_E, np.float32(-WEIGHT_BITS - 1))
     n = np.floor(t)
     f = t - n
     p = np.full_like(f, EXP2_COEFFICIENTS[0])
     for coefficient in EXP2_COEFFICIENTS[1:]:
         p = p * f + coefficient
-    return np.where(n >= -WEIGHT_BITS, np.floor(np.ldexp(p, n.astype(np.int32) + WEIGHT_BITS)), np.float32(0))
+    scaled: F32 = np.floor(np.ldexp(p, n.astype(np.int32) + WEIGHT_BITS))
+    scaled[n < -WEIGHT_BITS] = 0
+    return scaled
 
 
 def log_softmax(logits: F32) -> F32:
