@@ -88,5 +88,5 @@ class Builder(Protocol[V]):
         ...
 
     def logits_rows(self, x: V) -> V:
-        """The rows of x [T, D] whose logits the step needs: -> [R, D]."""
+        """Take the rows of x [T, D] whose logits the step needs: -> [R, D]."""
         ...

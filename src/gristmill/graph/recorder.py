@@ -48,7 +48,8 @@ class Recorder:
 
     def rope(self, x: Value, *, head_dim: int, scaling: RopeScaling) -> Value:
         """Record a rotation."""
-        assert x.width % head_dim == 0 and 2 * len(scaling.inv_freq) <= head_dim
+        assert x.width % head_dim == 0
+        assert 2 * len(scaling.inv_freq) <= head_dim
         attributes: dict[str, Scalar] = {"head_dim": head_dim, "inv_freq": scaling.inv_freq}
         attributes["attention_factor"] = scaling.attention_factor
         return self._node("rope", (x,), {}, attributes, x.rows, x.width)
@@ -68,8 +69,10 @@ class Recorder:
         softcap: float = 0.0,
     ) -> Value:
         """Record attention over the paged KV of one layer."""
-        assert q.width == num_heads * head_dim and k.width == v.width == num_kv_heads * head_dim
-        assert num_heads % num_kv_heads == 0 and layer not in self._kv_layers
+        assert q.width == num_heads * head_dim
+        assert k.width == v.width == num_kv_heads * head_dim
+        assert num_heads % num_kv_heads == 0
+        assert layer not in self._kv_layers
         self._kv_layers[layer] = (num_kv_heads, head_dim)
         attributes: dict[str, Scalar] = {"layer": layer, "num_heads": num_heads, "num_kv_heads": num_kv_heads}
         attributes |= {"head_dim": head_dim, "scale": scale, "window": window, "softcap": softcap}
@@ -77,7 +80,8 @@ class Recorder:
 
     def act_mul(self, gate: Value, up: Value, *, kind: str) -> Value:
         """Record a gated activation."""
-        assert gate.width == up.width and kind in ("silu", "gelu_tanh", "gelu")
+        assert gate.width == up.width
+        assert kind in ("silu", "gelu_tanh", "gelu")
         return self._node("act_mul", (gate, up), {}, {"kind": kind}, gate.rows, gate.width)
 
     def add(self, x: Value, y: Value) -> Value:

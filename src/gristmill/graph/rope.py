@@ -1,0 +1,156 @@
+"""Rotary frequencies: from a model's configuration to what backends apply.
+
+The kinds are Hugging Face's: default, linear, llama3, yarn, longrope; and gguf_factors, the explicit divisors
+that a GGUF file carries in `rope_freqs.weight`. Any other kind is refused by name. All in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gristmill.core.errors import ModelFileError, UnsupportedArchitecture
+from gristmill.graph.builder import RopeScaling
+
+F64 = NDArray[np.float64]
+DEFAULT_THETA = 10_000.0
+_ALIASES = {"su": "longrope"}
+
+
+def frequencies(config: Mapping[str, Any], head_dim: int, max_model_len: int | None = None) -> RopeScaling:
+    """Compute the frequencies for heads of `head_dim` columns.
+
+    `config` has Hugging Face's shape: `rope_theta`, `partial_rotary_factor` and `rope_scaling` beside the rest,
+    or all of them inside `rope_parameters`. longrope takes its long factors, for every position, if
+    `max_model_len` (None: the model's own limit) exceeds the original context.
+    Raises: UnsupportedArchitecture for a kind that is not ours, ModelFileError for a missing or absurd value.
+    """
+    parameters = rope_parameters(config)
+    kind = str(parameters.get("rope_type", parameters.get("type", "default")))
+    scale = _KINDS.get(_ALIASES.get(kind, kind))
+    if scale is None:
+        raise UnsupportedArchitecture(
+            f"the model's rope kind is {kind!r}; supported are {', '.join(sorted(_KINDS))}.",
+            "choose a model with one of these.",
+        )
+    rotated = int(head_dim * _number(parameters, "partial_rotary_factor", 1.0))
+    if rotated <= 0 or rotated > head_dim or rotated % 2:
+        raise ModelFileError(
+            f"partial_rotary_factor rotates {rotated} of {head_dim} columns, which is not an even number within the head.",
+            "check config.json.",
+        )
+    if max_model_len is not None:
+        parameters["max_model_len"] = max_model_len
+    base = _number(parameters, "rope_theta", DEFAULT_THETA) ** (-np.arange(0, rotated, 2, dtype=np.float64) / rotated)
+    inv_freq, attention_factor = scale(base, parameters)
+    if not np.isfinite(inv_freq).all():
+        raise ModelFileError("the rope parameters give frequencies that are not finite.", "check config.json.")
+    return RopeScaling(tuple(float(f) for f in inv_freq), attention_factor)
+
+
+def rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Gather what concerns rope into one flat dictionary, whichever of the two shapes the configuration has."""
+    parameters: dict[str, Any] = {}
+    for key in ("rope_theta", "partial_rotary_factor", "max_position_embeddings"):
+        if config.get(key) is not None:
+            parameters[key] = config[key]
+    for key in ("rope_scaling", "rope_parameters"):
+        if config.get(key) is not None:
+            parameters |= config[key]
+    if config.get("original_max_position_embeddings") is not None:
+        parameters["original_max_position_embeddings"] = config["original_max_position_embeddings"]
+    parameters.setdefault("original_max_position_embeddings", parameters.get("max_position_embeddings"))
+    return parameters
+
+
+def _default(base: F64, parameters: Mapping[str, Any]) -> tuple[F64, float]:
+    return base, 1.0
+
+
+def _linear(base: F64, parameters: Mapping[str, Any]) -> tuple[F64, float]:
+    return base / _number(parameters, "factor"), 1.0
+
+
+def _gguf_factors(base: F64, parameters: Mapping[str, Any]) -> tuple[F64, float]:
+    return base / _factors(parameters, "factors", base.size), 1.0
+
+
+def _llama3(base: F64, parameters: Mapping[str, Any]) -> tuple[F64, float]:
+    """Keep short waves, divide long ones, blend between. Source: Llama 3.1's reference code."""
+    original = _number(parameters, "original_max_position_embeddings")
+    low, high = _number(parameters, "low_freq_factor"), _number(parameters, "high_freq_factor")
+    wavelength = 2 * math.pi / base
+    blend = np.clip((original / wavelength - low) / (high - low), 0.0, 1.0)
+    return (1 - blend) * base / _number(parameters, "factor") + blend * base, 1.0
+
+
+def _yarn(base: F64, parameters: Mapping[str, Any]) -> tuple[F64, float]:
+    """Blend by how often a dimension turns within the original context. Source: Peng et al. 2023, YaRN."""
+    rotated, theta = 2 * base.size, _number(parameters, "rope_theta", DEFAULT_THETA)
+    original = _number(parameters, "original_max_position_embeddings")
+    factor = _number(parameters, "factor", _number(parameters, "max_position_embeddings", original) / original)
+
+    def dimension(turns: float) -> float:
+        return rotated * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+    low = dimension(_number(parameters, "beta_fast", 32.0))
+    high = dimension(_number(parameters, "beta_slow", 1.0))
+    if parameters.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, rotated - 1)
+    ramp = np.clip((np.arange(base.size) - low) / (high - low if high != low else 0.001), 0.0, 1.0)
+    return base / factor * ramp + base * (1 - ramp), _yarn_attention(parameters, factor)
+
+
+def _yarn_attention(parameters: Mapping[str, Any], factor: float) -> float:
+    if parameters.get("attention_factor") is not None:
+        return _number(parameters, "attention_factor")
+
+    def strength(scale: float) -> float:
+        return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    if parameters.get("mscale") and parameters.get("mscale_all_dim"):
+        return strength(_number(parameters, "mscale")) / strength(_number(parameters, "mscale_all_dim"))
+    return strength(1.0)
+
+
+def _longrope(base: F64, parameters: Mapping[str, Any]) -> tuple[F64, float]:
+    """Divide by one of two lists of factors. Source: Ding et al. 2024, LongRoPE; Phi-3's configuration."""
+    original = _number(parameters, "original_max_position_embeddings")
+    longest = _number(parameters, "max_position_embeddings", original)
+    is_long = _number(parameters, "max_model_len", longest) > original
+    divisors = _factors(parameters, "long_factor" if is_long else "short_factor", base.size)
+    if parameters.get("attention_factor") is not None:
+        return base / divisors, _number(parameters, "attention_factor")
+    factor = _number(parameters, "factor", longest / original)
+    return base / divisors, math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+
+
+_KINDS: Mapping[str, Callable[[F64, Mapping[str, Any]], tuple[F64, float]]] = {
+    "default": _default,
+    "linear": _linear,
+    "llama3": _llama3,
+    "yarn": _yarn,
+    "longrope": _longrope,
+    "gguf_factors": _gguf_factors,
+}
+
+
+def _number(parameters: Mapping[str, Any], key: str, default: float | None = None) -> float:
+    value = parameters.get(key)
+    value = default if value is None else value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+        raise ModelFileError(f"the rope parameter {key} is {value!r}, not a positive number.", "check config.json.")
+    return float(value)
+
+
+def _factors(parameters: Mapping[str, Any], key: str, count: int) -> F64:
+    values = parameters.get(key)
+    if not isinstance(values, Sequence) or len(values) != count:
+        found = len(values) if isinstance(values, Sequence) else "no"
+        raise ModelFileError(f"the rope parameter {key} has {found} factors; {count} are needed.", "check config.json.")
+    return np.array([_number({key: value}, key) for value in values])
