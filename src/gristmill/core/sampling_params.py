@@ -70,19 +70,19 @@ class SamplingParams:
             _within("logprobs", self.logprobs, 0, MAX_TOP_LOGPROBS)
         if self.truncate_prompt_tokens is not None:
             _within("truncate_prompt_tokens", self.truncate_prompt_tokens, -1, 2**31 - 1)
-        _within("number of stop strings", len(self.stop), 0, MAX_STOP_STRINGS)
-        _within("number of logit_bias entries", len(self.logit_bias), 0, MAX_LOGIT_BIAS)
+        _within("number of stop strings", len(self.stop), 0, MAX_STOP_STRINGS, param="stop")
+        _within("number of logit_bias entries", len(self.logit_bias), 0, MAX_LOGIT_BIAS, param="logit_bias")
         if any(not text for text in self.stop):
             raise InvalidRequest("a stop string is empty.", "remove it, or give at least one character.", param="stop")
         for token_id, bias in self.logit_bias.items():
-            _within(f"logit_bias[{token_id}]", bias, -100.0, 100.0)
+            _within(f"logit_bias[{token_id}]", bias, -100.0, 100.0, param="logit_bias")
 
 
-def _within(name: str, value: float, low: float, high: float, *, low_open: bool = False) -> None:
+def _within(name: str, value: float, low: float, high: float, *, low_open: bool = False, param: str | None = None) -> None:
     if math.isnan(value) or value < low or value > high or (low_open and value == low):
         bracket = "(" if low_open else "["
         raise InvalidRequest(
             f"{name} is {value}; it must be in {bracket}{low}, {high}].",
             f"send {name} within that range, or leave it out.",
-            param=name.split("[")[0].rsplit(" ", 1)[-1],
+            param=param or name,
         )

@@ -1,0 +1,5 @@
+"""`python -m gristmill` is `gristmill`."""
+
+from gristmill.cli.main import main
+
+main()

@@ -1,0 +1,49 @@
+from pathlib import Path
+
+import pytest
+
+from gristmill.core.errors import SettingsError
+from gristmill.core.settings import EngineSettings, ServeSettings, resolve_settings
+
+
+def test_flags_win_over_the_environment_and_the_environment_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text("max-num-seqs = 3\nport = 9001\nkv_memory = '1GiB'\n")
+    environment = {"GRISTMILL_PORT": "9002", "GRISTMILL_MAX_STEP_TOKENS": "64"}
+    settings = resolve_settings(ServeSettings, {"port": 9003}, environment, file)
+    assert (settings.max_num_seqs, settings.port, settings.max_step_tokens, settings.kv_memory) == (3, 9003, 64, 2**30)
+
+
+def test_an_unknown_key_names_the_nearest_known_one(tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text("max_num_seq = 3\n")
+    with pytest.raises(SettingsError, match="max_num_seqs"):
+        resolve_settings(EngineSettings, {}, {}, file)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("max_num_seqs", 0),
+        ("max_num_seqs", "many"),
+        ("memory_utilization", 1.5),
+        ("kv_memory", "12 parsecs"),
+        ("threads", 0),
+        ("cpu_isa", "mmx"),
+        ("max_model_len", -1),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_name(key: str, value: object) -> None:
+    with pytest.raises(SettingsError, match=key):
+        resolve_settings(EngineSettings, {key: value}, {})
+
+
+def test_a_broken_settings_file_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text("= nonsense")
+    with pytest.raises(SettingsError, match=r"settings\.toml"):
+        resolve_settings(EngineSettings, {}, {}, file)
+
+
+def test_every_setting_has_a_description() -> None:
+    assert all(field.description for field in ServeSettings.model_fields.values())

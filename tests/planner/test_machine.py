@@ -1,0 +1,36 @@
+from pathlib import Path
+
+from gristmill.planner.machine import measure_machine
+
+
+def _machine(root: Path, *, cgroup: dict[str, str]) -> Path:
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/meminfo").write_text("MemTotal:       16000000 kB\nMemFree: 1 kB\nMemAvailable:   8000000 kB\n")
+    (root / "proc/self/cgroup").write_text("0::/service/ours\n")
+    group = root / "sys/fs/cgroup/service/ours"
+    group.mkdir(parents=True)
+    for name, text in cgroup.items():
+        (group / name).write_text(text)
+    return root
+
+
+def test_without_a_cgroup_limit_the_machine_counts(tmp_path: Path) -> None:
+    machine = measure_machine(_machine(tmp_path, cgroup={"memory.max": "max\n"}))
+    assert (machine.memory_total_bytes, machine.memory_available_bytes) == (16_384_000_000, 8_192_000_000)
+
+
+def test_a_cgroup_limit_counts_and_its_file_cache_is_free(tmp_path: Path) -> None:
+    files = {"memory.max": "4000000000\n", "memory.current": "3000000000\n", "memory.stat": "anon 1\ninactive_file 1000000000\n"}
+    machine = measure_machine(_machine(tmp_path, cgroup=files))
+    assert (machine.memory_total_bytes, machine.memory_available_bytes) == (4_000_000_000, 2_000_000_000)
+
+
+def test_a_cpu_quota_bounds_the_cores(tmp_path: Path) -> None:
+    machine = measure_machine(_machine(tmp_path, cgroup={"cpu.max": "100000 100000\n"}))
+    assert machine.num_usable_cores == 1
+
+
+def test_this_machine_can_be_measured() -> None:
+    machine = measure_machine()
+    assert 0 < machine.memory_available_bytes <= machine.memory_total_bytes
+    assert machine.num_usable_cores >= 1
