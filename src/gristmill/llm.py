@@ -114,6 +114,26 @@ class LLM:
         """Tell whether `chat` can work."""
         return self._deployment.template is not None
 
+    @property
+    def max_model_len(self) -> int:
+        """Most tokens of one request."""
+        return self._deployment.max_model_len
+
+    @property
+    def vocab_size(self) -> int:
+        """How many token ids the model has."""
+        return self._deployment.tokenizer.vocab_size
+
+    @property
+    def fingerprint(self) -> str:
+        """What equal bytes are promised for."""
+        return self._deployment.fingerprint
+
+    @property
+    def num_threads(self) -> int:
+        """Compute threads in use."""
+        return self._deployment.resolved.num_threads
+
     def default_params(self, **given: Any) -> SamplingParams:
         """Return the model's own sampling defaults (its generation_config), overridden by `given`."""
         return SamplingParams(**{**self._deployment.defaults, **given})

@@ -64,7 +64,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "metrics": {"prometheus_client"},
     "weights": {"safetensors", "huggingface_hub"},
     "server": {"fastapi", "starlette", "uvicorn", "pydantic"},
-    "cli": {"typer", "click", "rich"},
+    "cli": {"click", "rich"},
     "llm": {"rich"},
 }
 NUMPY = {"quant", "weights", "sampling", "kv", "backends.base", "backends.reference", "backends.cpu", "engine"}

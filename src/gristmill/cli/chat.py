@@ -18,7 +18,7 @@ from gristmill.core.settings import EngineSettings
 if TYPE_CHECKING:
     from gristmill.cli.session import Session
 
-HELP = "/reset forgets, /system TEXT sets the system message, /save FILE writes the conversation, /exit leaves; Ctrl-C stops an answer."
+HELP = "/reset forgets, /system TEXT sets the system message, /save FILE writes it all, /exit leaves; Ctrl-C stops an answer."
 
 
 @click.command("chat")
