@@ -79,10 +79,19 @@ class LLM:
         self._is_closed = False
 
     def generate(
-        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | None = None, *, progress: bool | None = None
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | None = None,
+        *,
+        progress: bool | None = None,
+        cache_salt: str = "",
     ) -> list[RequestOutput]:
-        """Answer every prompt, batched continuously, in the order given; a progress bar on a terminal."""
-        calls = [self._call(params or SamplingParams(), prompt=_as_prompt(prompt)) for prompt in _as_list(prompts)]
+        """Answer every prompt, batched continuously, in the order given; a progress bar on a terminal.
+
+        Prompts share prefix-cache blocks only with those of the same `cache_salt`.
+        """
+        fields = [{"prompt": _as_prompt(prompt), "cache_salt": cache_salt} for prompt in _as_list(prompts)]
+        calls = [self._call(params or SamplingParams(), **field) for field in fields]
         return self._answer_all(calls, progress)
 
     def chat(
