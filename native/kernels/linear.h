@@ -38,6 +38,7 @@ struct NormArgs {
   float* out;             // [num_rows, ldo], may be x itself, or null
   int64_t ldo;
   void* quantized;        // quantized buffer (of all rows of the matrix), or null: also quantize the result
+  int64_t num_rows;       // rows of the whole matrix (the quantized buffer's layout needs it)
   int64_t row_begin, row_end;
 };
 
