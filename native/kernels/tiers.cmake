@@ -2,8 +2,8 @@
 # A tier that the compiler's target lacks is left out, and its table is null (stub.cpp).
 set(GRISTMILL_KERNEL_SOURCES linear_quantized.cpp linear_float.cpp rows.cpp rope.cpp attention.cpp sample.cpp table.cpp)
 
-# Quantization rounds the same in every tier: no multiply-add may be fused there.
-set_source_files_properties(native/kernels/rows.cpp PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
+# Quantization, rotation and sampling round the same in every tier: no multiply-add may be fused there.
+set_source_files_properties(native/kernels/rows.cpp native/kernels/sample.cpp native/kernels/rope.cpp PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
 
 add_library(gristmill_kernels INTERFACE)
 
