@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <tuple>
 
+#include "../runtime/pack.h"
 #include "bound_plan.h"
 
 namespace nb = nanobind;
@@ -30,13 +31,6 @@ void add(BoundPlan& bound, Waits waits, T op) {
   bound.get().add(std::make_unique<T>(std::move(op)));
 }
 
-int64_t packed_bytes(Format format, int64_t n, int64_t k) {
-  constexpr int64_t block_bytes[num_formats] = {576, 640, 640, 768, 1088, 1152, 1152, 2048, 2048, 4096};
-  const int64_t tiles = (n + tile_channels - 1) / tile_channels;
-  if (is_quantized(format)) return tiles * (k / block_k) * block_bytes[static_cast<int>(format)];
-  return tiles * k * (block_bytes[static_cast<int>(format)] / block_k);
-}
-
 const uint8_t* keep(BoundPlan& bound, const Bytes& array, int64_t bytes) {
   if (static_cast<int64_t>(array.size()) < bytes) throw std::invalid_argument("a weight is smaller than its shape needs");
   if (reinterpret_cast<uintptr_t>(array.data()) % 64 != 0) throw std::invalid_argument("a weight is not 64-byte aligned");
@@ -46,11 +40,6 @@ const uint8_t* keep(BoundPlan& bound, const Bytes& array, int64_t bytes) {
 
 const float* keep_vector(BoundPlan& bound, const Bytes& array, int64_t width) {
   return reinterpret_cast<const float*>(keep(bound, array, width * 4));
-}
-
-Format format_of(int number) {
-  if (number < 0 || number >= num_formats) throw std::invalid_argument("no format has this number");
-  return static_cast<Format>(number);
 }
 
 void add_embed(BoundPlan& bound, Waits waits, int format, const Bytes& weight, int64_t vocab, int64_t width, float scale, Place out) {
@@ -197,6 +186,14 @@ BoundPlan* make_plan(std::shared_ptr<ThreadPool> pool, std::shared_ptr<KvArena> 
 }  // namespace
 
 void bind_plan(nb::module_& m) {
+  m.def("attention_partial_bytes", [](int32_t num_heads, int32_t head_dim, int32_t window, int64_t max_num_seqs, int64_t max_model_len,
+                                      int num_threads) {
+    PlanLimits limits{};
+    limits.max_num_seqs = max_num_seqs;
+    limits.max_model_len = max_model_len;
+    return attention_partial_bytes({num_heads, 0, head_dim, window}, limits, num_threads);
+  }, nb::kw_only(), "num_heads"_a, "head_dim"_a, "window"_a, "max_num_seqs"_a, "max_model_len"_a, "num_threads"_a);
+
   nb::class_<BoundPlan> plan(m, "Plan");
   plan.def(nb::new_(&make_plan), nb::kw_only(), "pool"_a, "kv"_a, "tier"_a, "max_step_tokens"_a, "max_num_seqs"_a,
            "max_model_len"_a, "vocab_size"_a, "tile_rows"_a, "arena_bytes"_a)

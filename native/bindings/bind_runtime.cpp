@@ -24,6 +24,11 @@ const Kernels* find_kernels(const std::string& tier) {
   throw std::invalid_argument("no tier is called " + tier);
 }
 
+Format format_of(int number) {
+  if (number < 0 || number >= num_formats) throw std::invalid_argument("no format has this number");
+  return static_cast<Format>(number);
+}
+
 namespace {
 
 using Ids = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;

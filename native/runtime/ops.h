@@ -34,6 +34,7 @@ struct StepContext {
   const StepInput* input;
   const StepResult* result;
   const AttentionPlan* attention_plans;
+  float* partials;    // of split attention items
   int64_t num_rows;   // T, or the rows of this tile of logits
   int64_t first_row;  // of this tile, in logits_rows
 
@@ -151,7 +152,6 @@ struct AttendOp : Op {
   float scale;
   int32_t window;
   float softcap;
-  float* partials;
   void run(const StepContext& context, int worker) const override;
 };
 

@@ -1,5 +1,6 @@
 #include "plan.h"
 
+#include <algorithm>
 #include <chrono>
 #include <stdexcept>
 
@@ -14,6 +15,15 @@ Plan::Plan(std::shared_ptr<ThreadPool> pool, std::shared_ptr<KvArena> kv, const 
       scratch_stride_(round_up(kernels->sample_scratch_bytes(limits.vocab_size), cache_line)),
       scratch_(scratch_stride_ * pool_->size()) {
   arena_.advise_huge(0, limits.arena_bytes);
+}
+
+int64_t attention_partial_bytes(AttentionShape shape, const PlanLimits& limits, int num_threads) {
+  // plan_attention cuts single rows of fewer than 2 sequences a thread; each unit leaves max, sum and output.
+  const int64_t num_sequences = std::min<int64_t>(limits.max_num_seqs, 2 * num_threads - 1);
+  int64_t positions = limits.max_model_len;
+  if (shape.window > 0) positions = std::min<int64_t>(positions, shape.window + unit_tokens);
+  const int64_t num_units = (positions + unit_tokens - 1) / unit_tokens + 1;
+  return num_sequences * num_units * shape.num_heads * (shape.head_dim + 2) * static_cast<int64_t>(sizeof(float));
 }
 
 int32_t Plan::add_buffer(Buffer buffer) {
@@ -38,6 +48,27 @@ void Plan::add(std::unique_ptr<Op> op) {
   section.ops.push_back(std::move(op));
 }
 
+int32_t Plan::attention_plan(AttentionShape shape) {
+  const auto found = std::find(attention_shapes_.begin(), attention_shapes_.end(), shape);
+  if (found != attention_shapes_.end()) return static_cast<int32_t>(found - attention_shapes_.begin());
+  const int64_t bytes = attention_partial_bytes(shape, limits_, pool_->size());
+  if (!partials_ || partials_->bytes() < bytes) partials_ = std::make_unique<Mapping>(bytes);
+  attention_shapes_.push_back(shape);
+  attention_plans_.emplace_back();
+  return static_cast<int32_t>(attention_shapes_.size()) - 1;
+}
+
+void Plan::prepare(const StepInput& input) {
+  for (size_t i = 0; i < attention_shapes_.size(); ++i) {
+    const AttentionShape& shape = attention_shapes_[i];
+    plan_attention({input.query_start, input.context_len, input.num_sequences, shape.num_heads, shape.num_kv_heads, shape.head_dim,
+                    shape.window, pool_->size()},
+                   attention_plans_[i]);
+    const int64_t bytes = attention_plans_[i].partial_floats * static_cast<int64_t>(sizeof(float));
+    if (bytes > partials_->bytes()) throw std::logic_error("attention needs more scratch than it was given");
+  }
+}
+
 void Plan::step(const StepInput& input, StepResult& result) {
   check_step(input, {limits_.max_step_tokens, limits_.max_num_seqs, limits_.max_model_len, limits_.vocab_size,
                      kv_->num_committed_blocks()});
@@ -46,7 +77,15 @@ void Plan::step(const StepInput& input, StepResult& result) {
   struct Run {
     const Plan* plan;
     StepContext context;
-  } run{this, {kernels_, pool_.get(), arena_.data(), buffers_.data(), &input, &result, attention_plans_.data(), 0, 0}};
+  } run{this, {}};
+  run.context.kernels = kernels_;
+  run.context.pool = pool_.get();
+  run.context.arena = arena_.data();
+  run.context.buffers = buffers_.data();
+  run.context.input = &input;
+  run.context.result = &result;
+  run.context.attention_plans = attention_plans_.data();
+  run.context.partials = partials_ ? reinterpret_cast<float*>(partials_->data()) : nullptr;
   pool_->run([](void* data, int worker) {
     const Run& r = *static_cast<const Run*>(data);
     r.plan->run_worker(r.context, worker);

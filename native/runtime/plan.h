@@ -26,6 +26,9 @@ struct AttentionShape {
   bool operator==(const AttentionShape&) const = default;
 };
 
+// Scratch that the attention of one shape needs at most.
+int64_t attention_partial_bytes(AttentionShape shape, const PlanLimits& limits, int num_threads);
+
 class Plan {
  public:
   Plan(std::shared_ptr<ThreadPool> pool, std::shared_ptr<KvArena> kv, const Kernels* kernels, PlanLimits limits);
@@ -37,11 +40,8 @@ class Plan {
   int32_t attention_plan(AttentionShape shape);
   KvView layer(int32_t layer) const { return kv_->layer(layer); }
 
-  // Runs one step. Throws std::invalid_argument for a batch that would lead outside of memory. The memory of the
-  // sampling and attention scratch is the plan's own; nothing is allocated here once a plan is warm.
+  // Runs one step. Throws std::invalid_argument for a batch that would lead outside of memory. One step at a time.
   void step(const StepInput& input, StepResult& result);
-
-  int64_t memory_bytes() const;
 
  private:
   struct Section {
@@ -64,6 +64,7 @@ class Plan {
   bool is_in_head_ = false;
   std::vector<AttentionShape> attention_shapes_;
   std::vector<AttentionPlan> attention_plans_;
+  std::unique_ptr<Mapping> partials_;  // of the largest shape; layers use it one after the other
 };
 
 }  // namespace gm

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from gristmill import _native
 from gristmill.backends.base import BLOCK_SIZE_TOKENS, Limits
 from gristmill.backends.cpu.executable import CpuExecutable, load_plan
 from gristmill.backends.cpu.lowering import lower
-from gristmill.backends.cpu.memory import plan_activations
+from gristmill.backends.cpu.memory import plan_activations, scratch_bytes
 from gristmill.backends.cpu.schedule import barriers
 from gristmill.core.errors import NotEnoughMemory, UnsupportedHardware
 from gristmill.core.units import format_bytes
@@ -62,9 +63,9 @@ class CpuBackend:
     def activation_bytes(self, graph: Graph, limits: Limits) -> int:
         """Bytes of activations, logits and scratch that a step needs at most, whatever the weights' formats."""
         lowered = lower(graph, None)
+        limits = replace(limits, num_threads=self.num_threads)
         activations = plan_activations(lowered, barriers(lowered), limits, self.tier)
-        threads = max(limits.num_threads, self.num_threads)
-        return activations.arena_bytes + threads * _native.sample_scratch_bytes(self.tier, graph.vocab_size)
+        return activations.arena_bytes + scratch_bytes(lowered, graph, limits, self.tier)
 
     def _make_kv(self, graph: Graph, limits: Limits) -> _native.KvArena:
         (group,) = graph.kv_groups

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from gristmill import _native
 from gristmill.backends.base import Limits
 from gristmill.backends.cpu.lowering import Lowered
-from gristmill.backends.cpu.plan_ops import Buffer
+from gristmill.backends.cpu.plan_ops import Attend, Buffer
 from gristmill.backends.cpu.schedule import Barriers, lifetimes, padded, place
+from gristmill.graph.ir import Graph
 
 LOGITS_TILE_ROWS = 64
 
@@ -33,6 +34,24 @@ def plan_activations(lowered: Lowered, waits: Barriers, limits: Limits, tier: st
         sizes.append(padded(max(_bytes(buffer, rows, tier), stride * limits.num_threads)))
     offsets, total = place(sizes, lifetimes(lowered, waits))
     return ActivationPlan(tuple(offsets), tuple(strides), total, tile_rows)
+
+
+def scratch_bytes(lowered: Lowered, graph: Graph, limits: Limits, tier: str) -> int:
+    """Bytes beside the arena: sampling on every thread, and the pieces of attention that are cut in positions."""
+    (group,) = graph.kv_groups
+    partials = [
+        _native.attention_partial_bytes(
+            num_heads=op.num_heads,
+            head_dim=group.head_dim,
+            window=op.window,
+            max_num_seqs=limits.max_num_seqs,
+            max_model_len=limits.max_model_len,
+            num_threads=limits.num_threads,
+        )
+        for op in lowered.ops
+        if isinstance(op, Attend)
+    ]
+    return max(partials) + limits.num_threads * _native.sample_scratch_bytes(tier, graph.vocab_size)
 
 
 def _bytes(buffer: Buffer, rows: int, tier: str) -> int:
