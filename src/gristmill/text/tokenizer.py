@@ -3,18 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Protocol, runtime_checkable
 
 from tokenizers import Tokenizer as Pipeline
 
 from gristmill.core.errors import InvalidRequest, ModelFileError
+from gristmill.text.end_tokens import end_tokens
 from gristmill.text.gguf import SpecialTokens, build_pipeline
+from gristmill.text.template import ChatTemplate
 from gristmill.text.token_bytes import TokenBytes
 
 # For these classes Transformers takes BOS and EOS from the flags of tokenizer_config.json, whatever tokenizer.json says.
 _FLAGGED_CLASSES = ("LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer")
 # Normal form C joins at most four characters into one (U+1F82 is the longest).
 _CHARACTERS_COMPOSED_MAX = 4
+
+
+@runtime_checkable
+class HuggingFaceFiles(Protocol):
+    """The tokenizer's files of a Hugging Face folder."""
+
+    @property
+    def tokenizer_json(self) -> str | bytes:
+        """The file's content."""
+        ...
+
+    @property
+    def tokenizer_config(self) -> Mapping[str, Any]:
+        """The parsed file, empty if there is none."""
+        ...
+
+
+class GgufMetadata(Protocol):
+    """The key/values of a GGUF file."""
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """All of them; the tokenizer's begin with `tokenizer.`."""
+        ...
 
 
 class Tokenizer:
@@ -30,6 +57,23 @@ class Tokenizer:
         self._bytes = TokenBytes(self._tokens, pipeline.decoder)
         self.special_ids = frozenset(i for i, added in pipeline.get_added_tokens_decoder().items() if added.special)
         self.longest_token_chars = self._longest_token_chars()
+
+    @classmethod
+    def from_files(
+        cls,
+        files: HuggingFaceFiles | GgufMetadata,
+        config: Mapping[str, Any],
+        generation_config: Mapping[str, Any],
+        chat_template: str | None,
+    ) -> Tokenizer:
+        """Build from a checkpoint's parts; `end_token_ids` then has the tokens with which `chat_template` closes a turn."""
+        if isinstance(files, HuggingFaceFiles):
+            tokenizer = cls.from_huggingface(files.tokenizer_json, files.tokenizer_config, generation_config, config)
+        else:
+            tokenizer = cls.from_gguf(files.metadata)
+        template = ChatTemplate(chat_template, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)
+        ends = end_tokens(tokenizer, template, generation_config)
+        return cls(tokenizer._pipeline, replace(tokenizer._special, end_ids=ends))
 
     @classmethod
     def from_huggingface(
@@ -98,11 +142,8 @@ class Tokenizer:
         try:
             # Unlike `encode`, the batch call lets other threads run, and skips the offsets that nobody reads.
             ids: list[int] = self._pipeline.encode_batch_fast([text], add_special_tokens=False)[0].ids
-        except UnicodeEncodeError as error:
-            raise InvalidRequest(
-                f"the text has a lone surrogate ({text[error.start]!r}) at character {error.start:,}, which is not Unicode text.",
-                "send well-formed Unicode: a surrogate only as half of a pair.",
-            ) from error
+        except TypeError as error:  # what the library makes of a str that is not Unicode text
+            raise _surrogate_error(text) from error
         return self._with_specials(ids) if add_special_tokens else ids
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
@@ -184,3 +225,11 @@ def _frame(pipeline: Pipeline) -> tuple[tuple[int, ...], tuple[int, ...]]:
     framed = pipeline.encode("x", add_special_tokens=True).ids
     start = next((i for i in range(len(framed)) if framed[i : i + len(bare)] == bare), 0)
     return tuple(framed[:start]), tuple(framed[start + len(bare) :])
+
+
+def _surrogate_error(text: str) -> InvalidRequest:
+    at = next(i for i, character in enumerate(text) if "\ud800" <= character <= "\udfff")
+    return InvalidRequest(
+        f"the text has a lone surrogate ({text[at]!r}) at character {at:,}, which is not Unicode text.",
+        "send well-formed Unicode: a surrogate only as half of a pair.",
+    )
