@@ -17,7 +17,7 @@ from gristmill.engine.loop import Loop
 from gristmill.engine.sequence import Sequence
 from gristmill.metrics.engine_metrics import REFUSED, EngineMetrics
 
-MEMORY_POLL_S = 0.005  # while all wait for KV memory that a background thread commits
+MEMORY_POLL_S = 0.001  # while all wait for KV memory that a background thread commits
 
 logger = logging.getLogger(__name__)
 
