@@ -5,13 +5,15 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import InvalidRequest, PromptTooLong, TemplateError
 from gristmill.core.sampling_params import SEED_MAX, SamplingParams
-from gristmill.repository.deployment import Deployment
 from gristmill.service.calls import GenerateCall
 from gristmill.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from gristmill.repository.deployment import Deployment
 
 SEED_BITS = 53  # what every JSON parser holds exactly
 

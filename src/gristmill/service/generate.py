@@ -8,16 +8,18 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from gristmill.core.clock import Clock, MonotonicClock
 from gristmill.core.errors import GristmillError, ModelNotFound, QueueFull, RequestFailed
-from gristmill.core.request import Request, TokenEvent, Usage
-from gristmill.repository.deployment import Deployment
+from gristmill.core.request import Request, TokenEvent
 from gristmill.service.admission import Admitted, admit, draw_seed, text_length
 from gristmill.service.calls import GenerateCall
 from gristmill.service.generation import Generation
 from gristmill.service.stream import ChoiceStream
+
+if TYPE_CHECKING:
+    from gristmill.repository.deployment import Deployment
 
 WORKER_CHARS = 4096  # a longer text is rendered and encoded in a worker, not on the event loop
 MAX_PREPARING = 1024  # calls that may be rendered and encoded, or wait for that, at once
@@ -124,9 +126,6 @@ class _Channel:
         """Give one choice to the engine. Raises: PromptTooLong, QueueFull, ServerUnavailable."""
         request = self._request(admitted, choice, now_ns)
         stream = ChoiceStream(request, index, self._deployment.tokenizer)
-        if admitted.params.max_tokens == 0:
-            generation.close_unstarted(stream, Usage(prompt_tokens=len(admitted.prompt_token_ids)))
-            return
         self._bind_loop()
         # Before the engine knows of it: its first event may come at once.
         self._live[request.id] = (stream, generation)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TYPE_CHECKING
 
 from gristmill.core.errors import GristmillError, RequestFailed, ServerUnavailable
 from gristmill.core.request import FinishReason, TokenEvent, Usage
-from gristmill.repository.deployment import Deployment
 from gristmill.service.admission import Admitted
 from gristmill.service.stream import ChoiceStream, Delta, sum_usages
+
+if TYPE_CHECKING:
+    from gristmill.repository.deployment import Deployment
 
 
 class Generation(AsyncIterator[Delta]):
@@ -122,12 +125,6 @@ class Generation(AsyncIterator[Delta]):
             self._close(stream, delta, is_running=reason is None)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
-
-    def close_unstarted(self, stream: ChoiceStream, usage: Usage) -> None:
-        """Finish a choice of which no token was wanted; the engine never saw it."""
-        self._usages[stream.index] = usage
-        self.finish_reasons.append("length")
-        self._pending.append(Delta(stream.index, "", (), (), "length", None, usage))
 
     def _close(self, stream: ChoiceStream, delta: Delta, *, is_running: bool) -> None:
         assert delta.usage is not None

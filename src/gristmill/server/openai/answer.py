@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -85,21 +84,6 @@ def tenant(request: Request) -> str:
     """Return whose request this is: one tenant per key."""
     record: RequestRecord = request.scope[RECORD]
     return record.tenant
-
-
-def new_id(prefix: str) -> str:
-    """Return a fresh id of an answer."""
-    return f"{prefix}-{uuid.uuid4().hex}"
-
-
-def usage_object(usage: Usage) -> dict[str, Any]:
-    """Return OpenAI's usage object; cached_tokens is always there."""
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-    }
 
 
 async def _collect(generation: Generation) -> list[Choice]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from json.encoder import encode_basestring
 from typing import Any
 
 from starlette.requests import Request
@@ -14,12 +12,11 @@ from starlette.routing import Route
 from gristmill.core.request import Usage
 from gristmill.server.body import read_body
 from gristmill.server.gateway import Gateway
-from gristmill.server.openai.answer import Choice, new_id, request_id, respond, tenant, usage_object
+from gristmill.server.openai.answer import Choice, request_id, respond, tenant
 from gristmill.server.openai.fields import refuse_unsupported
+from gristmill.server.openai.frame import AnswerFrame, usage_object
 from gristmill.server.openai.logprobs import chat_logprobs
 from gristmill.server.openai.requests import ChatBody, chat_params
-from gristmill.server.reply import to_json
-from gristmill.server.sse import event
 from gristmill.service.calls import GenerateCall
 from gristmill.service.generation import Generation
 from gristmill.service.stream import Delta
@@ -57,57 +54,39 @@ def _call(gateway: Gateway, request: Request, body: ChatBody) -> GenerateCall:
 
 
 class _ChatWriter:
-    """Chunks from a template that is serialized once: a delta adds its escaped text and nothing else."""
+    """A chat's answer, as chunks or whole."""
 
     def __init__(self, generation: Generation, body: ChatBody, includes_usage: bool) -> None:
         self._generation = generation
         self._tokenizer = generation.deployment.tokenizer
         self._has_logprobs = bool(body.logprobs)
         self._has_ids = bool(body.return_token_ids)
-        self._includes_usage = includes_usage
-        self._answer = {
-            "id": new_id("chatcmpl"),
-            "object": "chat.completion.chunk",
-            "created": int(time.time()),
-            "model": generation.deployment.name,
-            "system_fingerprint": generation.deployment.fingerprint,
-        }
-        head = b"data: " + to_json(self._answer)[:-1]
-        self._heads = [head + b',"choices":[{"index":%d,"delta":{"content":' % index for index in range(generation.num_choices)]
-        self._tail = b'},"logprobs":null,"finish_reason":null}]' + (b',"usage":null}\n\n' if includes_usage else b"}\n\n")
+        self._frame = AnswerFrame(generation, "chatcmpl", "chat.completion.chunk", '"delta":{"content":', "}", includes_usage)
 
     def opening(self) -> bytes:
-        return b"".join(self._event(self._choice(i, {"role": "assistant", "content": ""})) for i in range(len(self._heads)))
+        begun = [_choice(i, {"role": "assistant", "content": ""}) for i in range(self._generation.num_choices)]
+        return b"".join(map(self._frame.choice, begun))
 
     def chunk(self, delta: Delta) -> bytes:
         if self._has_logprobs or self._has_ids:
-            data = self._event(self._detailed(delta))
-        elif delta.text:
-            data = self._heads[delta.choice] + encode_basestring(delta.text).encode() + self._tail
+            data = self._frame.choice(self._detailed(delta))
         else:
-            data = b""
+            data = self._frame.text(delta.choice, delta.text) if delta.text else b""
         if delta.finish_reason is None:
             return data
-        last = {**self._choice(delta.choice, {}), "finish_reason": delta.finish_reason, "stop_reason": delta.stop_reason}
-        return data + self._event(last)
+        last = {**_choice(delta.choice, {}), "finish_reason": delta.finish_reason, "stop_reason": delta.stop_reason}
+        return data + self._frame.choice(last)
 
     def closing(self, generation: Generation) -> bytes:
-        return event({**self._answer, "choices": [], "usage": usage_object(generation.usage)}) if self._includes_usage else b""
+        return self._frame.closing(generation.usage)
 
     def body(self, choices: Sequence[Choice], usage: Usage) -> dict[str, Any]:
-        answer = {**self._answer, "object": "chat.completion", "choices": [self._whole(i, c) for i, c in enumerate(choices)]}
-        ids = {"prompt_token_ids": self._generation.prompt_token_ids} if self._has_ids else {}
-        return {**answer, "usage": usage_object(usage), **ids}
-
-    def _event(self, choice: dict[str, Any]) -> bytes:
-        usage = {"usage": None} if self._includes_usage else {}
-        return event({**self._answer, "choices": [choice], **usage})
-
-    def _choice(self, index: int, delta: dict[str, Any]) -> dict[str, Any]:
-        return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+        wholes = [self._whole(i, choice) for i, choice in enumerate(choices)]
+        answer = {**self._frame.fields, "object": "chat.completion", "choices": wholes, "usage": usage_object(usage)}
+        return {**answer, "prompt_token_ids": self._generation.prompt_token_ids} if self._has_ids else answer
 
     def _detailed(self, delta: Delta) -> dict[str, Any]:
-        choice = self._choice(delta.choice, {"content": delta.text})
+        choice = _choice(delta.choice, {"content": delta.text})
         if self._has_logprobs:
             choice["logprobs"] = chat_logprobs(delta.logprobs, self._tokenizer)
         return {**choice, "token_ids": delta.token_ids} if self._has_ids else choice
@@ -121,3 +100,7 @@ class _ChatWriter:
             "stop_reason": choice.stop_reason,
         }
         return {**whole, "token_ids": choice.token_ids} if self._has_ids else whole
+
+
+def _choice(index: int, delta: dict[str, Any]) -> dict[str, Any]:
+    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}

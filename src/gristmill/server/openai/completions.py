@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
-from json.encoder import encode_basestring
 from typing import Any
 
 from starlette.requests import Request
@@ -16,12 +14,11 @@ from gristmill.core.errors import InvalidRequest
 from gristmill.core.request import Usage
 from gristmill.server.body import read_body
 from gristmill.server.gateway import Gateway
-from gristmill.server.openai.answer import Choice, new_id, request_id, respond, tenant, usage_object
+from gristmill.server.openai.answer import Choice, request_id, respond, tenant
 from gristmill.server.openai.fields import refuse_unsupported
+from gristmill.server.openai.frame import AnswerFrame, usage_object
 from gristmill.server.openai.logprobs import completion_logprobs, token_text
 from gristmill.server.openai.requests import CompletionBody, completion_params
-from gristmill.server.reply import to_json
-from gristmill.server.sse import event
 from gristmill.service.admission import draw_seed
 from gristmill.service.calls import GenerateCall
 from gristmill.service.generation import Generation
@@ -84,56 +81,39 @@ def _calls(gateway: Gateway, request: Request, body: CompletionBody, prompts: Se
 
 
 class _CompletionWriter:
-    """Chunks from a template that is serialized once: a delta adds its escaped text and nothing else."""
+    """A completion's answer, as chunks or whole."""
 
     def __init__(self, generation: Generation, body: CompletionBody, prompts: Sequence[Prompt], includes_usage: bool) -> None:
         self._generation = generation
         self._tokenizer = generation.deployment.tokenizer
         self._has_logprobs = body.logprobs is not None
         self._has_ids = bool(body.return_token_ids)
-        self._includes_usage = includes_usage
         self._num_each = generation.num_choices // len(prompts)
         is_cut = body.truncate_prompt_tokens is not None
         self._echoes = [self._echo(i, prompt, is_cut) for i, prompt in enumerate(prompts)] if body.echo else []
         self._offsets = [0] * generation.num_choices
-        self._answer = {
-            "id": new_id("cmpl"),
-            "object": "text_completion",
-            "created": int(time.time()),
-            "model": generation.deployment.name,
-            "system_fingerprint": generation.deployment.fingerprint,
-        }
-        head = b"data: " + to_json(self._answer)[:-1]
-        self._heads = [head + b',"choices":[{"index":%d,"text":' % index for index in range(generation.num_choices)]
-        self._tail = b',"logprobs":null,"finish_reason":null}]' + (b',"usage":null}\n\n' if includes_usage else b"}\n\n")
+        self._frame = AnswerFrame(generation, "cmpl", "text_completion", '"text":', "", includes_usage)
 
     def opening(self) -> bytes:
-        echoed = range(len(self._heads)) if self._echoes else ()
-        return b"".join(self._plain(i, self._echoes[i // self._num_each]) for i in echoed)
+        echoed = range(self._generation.num_choices) if self._echoes else ()
+        return b"".join(self._frame.text(i, self._echoes[i // self._num_each]) for i in echoed)
 
     def chunk(self, delta: Delta) -> bytes:
         if self._has_logprobs or self._has_ids:
-            data = self._event(self._detailed(delta))
+            data = self._frame.choice(self._detailed(delta))
         else:
-            data = self._plain(delta.choice, delta.text) if delta.text else b""
+            data = self._frame.text(delta.choice, delta.text) if delta.text else b""
         if delta.finish_reason is None:
             return data
         last = {**_choice(delta.choice, ""), "finish_reason": delta.finish_reason, "stop_reason": delta.stop_reason}
-        return data + self._event(last)
+        return data + self._frame.choice(last)
 
     def closing(self, generation: Generation) -> bytes:
-        return event({**self._answer, "choices": [], "usage": usage_object(generation.usage)}) if self._includes_usage else b""
+        return self._frame.closing(generation.usage)
 
     def body(self, choices: Sequence[Choice], usage: Usage) -> dict[str, Any]:
         wholes = [self._whole(i, choice) for i, choice in enumerate(choices)]
-        return {**self._answer, "choices": wholes, "usage": usage_object(usage)}
-
-    def _plain(self, index: int, text: str) -> bytes:
-        return self._heads[index] + encode_basestring(text).encode() + self._tail
-
-    def _event(self, choice: dict[str, Any]) -> bytes:
-        usage = {"usage": None} if self._includes_usage else {}
-        return event({**self._answer, "choices": [choice], **usage})
+        return {**self._frame.fields, "choices": wholes, "usage": usage_object(usage)}
 
     def _detailed(self, delta: Delta) -> dict[str, Any]:
         choice = _choice(delta.choice, delta.text)

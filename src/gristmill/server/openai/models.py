@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gristmill.repository.deployment import Deployment
 from gristmill.server.gateway import Gateway
 from gristmill.server.reply import json_reply
+
+if TYPE_CHECKING:
+    from gristmill.repository.deployment import Deployment
 
 
 def model_routes(gateway: Gateway) -> list[Route]:

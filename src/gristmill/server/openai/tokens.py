@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import FailFast
 from starlette.requests import Request
@@ -11,7 +11,6 @@ from starlette.routing import Route
 
 from gristmill.core.errors import InvalidRequest
 from gristmill.core.sampling_params import SamplingParams
-from gristmill.repository.deployment import Deployment
 from gristmill.server.body import Body, read_body
 from gristmill.server.gateway import Gateway
 from gristmill.server.openai.answer import request_id
@@ -20,6 +19,9 @@ from gristmill.server.openai.requests import Int
 from gristmill.server.reply import json_reply
 from gristmill.service.admission import check_token_ids, encode_text, render, text_length
 from gristmill.service.calls import GenerateCall
+
+if TYPE_CHECKING:
+    from gristmill.repository.deployment import Deployment
 
 _PARAMS = SamplingParams()
 
