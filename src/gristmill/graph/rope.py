@@ -10,13 +10,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gristmill.core.errors import ModelFileError, UnsupportedArchitecture
 from gristmill.graph.builder import RopeScaling
 
-F64 = NDArray[np.float64]
+Frequencies = list[float]
 DEFAULT_THETA = 10_000.0
 _ALIASES = {"su": "longrope"}
 
@@ -45,11 +42,11 @@ def frequencies(config: Mapping[str, Any], head_dim: int, max_model_len: int | N
         )
     if max_model_len is not None:
         parameters["max_model_len"] = max_model_len
-    base = _number(parameters, "rope_theta", DEFAULT_THETA) ** (-np.arange(0, rotated, 2, dtype=np.float64) / rotated)
-    inv_freq, attention_factor = scale(base, parameters)
-    if not np.isfinite(inv_freq).all():
+    theta = _number(parameters, "rope_theta", DEFAULT_THETA)
+    inv_freq, attention_factor = scale([theta ** (-2 * i / rotated) for i in range(rotated // 2)], parameters)
+    if not all(map(math.isfinite, (*inv_freq, attention_factor))):
         raise ModelFileError("the rope parameters give frequencies that are not finite.", "check config.json.")
-    return RopeScaling(tuple(float(f) for f in inv_freq), attention_factor)
+    return RopeScaling(tuple(inv_freq), attention_factor)
 
 
 def rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -67,30 +64,37 @@ def rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
     return parameters
 
 
-def _default(base: F64, parameters: Mapping[str, Any]) -> tuple[F64, float]:
+def _default(base: Frequencies, parameters: Mapping[str, Any]) -> tuple[Frequencies, float]:
     return base, 1.0
 
 
-def _linear(base: F64, parameters: Mapping[str, Any]) -> tuple[F64, float]:
-    return base / _number(parameters, "factor"), 1.0
+def _linear(base: Frequencies, parameters: Mapping[str, Any]) -> tuple[Frequencies, float]:
+    factor = _number(parameters, "factor")
+    return [f / factor for f in base], 1.0
 
 
-def _gguf_factors(base: F64, parameters: Mapping[str, Any]) -> tuple[F64, float]:
-    return base / _factors(parameters, "factors", base.size), 1.0
+def _gguf_factors(base: Frequencies, parameters: Mapping[str, Any]) -> tuple[Frequencies, float]:
+    return _divided(base, _factors(parameters, "factors", len(base))), 1.0
 
 
-def _llama3(base: F64, parameters: Mapping[str, Any]) -> tuple[F64, float]:
+def _llama3(base: Frequencies, parameters: Mapping[str, Any]) -> tuple[Frequencies, float]:
     """Keep short waves, divide long ones, blend between. Source: Llama 3.1's reference code."""
     original = _number(parameters, "original_max_position_embeddings")
     low, high = _number(parameters, "low_freq_factor"), _number(parameters, "high_freq_factor")
-    wavelength = 2 * math.pi / base
-    blend = np.clip((original / wavelength - low) / (high - low), 0.0, 1.0)
-    return (1 - blend) * base / _number(parameters, "factor") + blend * base, 1.0
+    factor = _number(parameters, "factor")
+    if high <= low:
+        raise ModelFileError(f"high_freq_factor {high} is not above low_freq_factor {low}.", "check config.json.")
+
+    def scaled(f: float) -> float:
+        blend = _clip((original * f / (2 * math.pi) - low) / (high - low))
+        return (1 - blend) * f / factor + blend * f
+
+    return [scaled(f) for f in base], 1.0
 
 
-def _yarn(base: F64, parameters: Mapping[str, Any]) -> tuple[F64, float]:
+def _yarn(base: Frequencies, parameters: Mapping[str, Any]) -> tuple[Frequencies, float]:
     """Blend by how often a dimension turns within the original context. Source: Peng et al. 2023, YaRN."""
-    rotated, theta = 2 * base.size, _number(parameters, "rope_theta", DEFAULT_THETA)
+    rotated, theta = 2 * len(base), _number(parameters, "rope_theta", DEFAULT_THETA)
     original = _number(parameters, "original_max_position_embeddings")
     factor = _number(parameters, "factor", _number(parameters, "max_position_embeddings", original) / original)
 
@@ -102,8 +106,9 @@ def _yarn(base: F64, parameters: Mapping[str, Any]) -> tuple[F64, float]:
     if parameters.get("truncate", True):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, rotated - 1)
-    ramp = np.clip((np.arange(base.size) - low) / (high - low if high != low else 0.001), 0.0, 1.0)
-    return base / factor * ramp + base * (1 - ramp), _yarn_attention(parameters, factor)
+    width = high - low if high != low else 0.001
+    ramp = [_clip((i - low) / width) for i in range(len(base))]
+    return [f / factor * r + f * (1 - r) for f, r in zip(base, ramp, strict=True)], _yarn_attention(parameters, factor)
 
 
 def _yarn_attention(parameters: Mapping[str, Any], factor: float) -> float:
@@ -118,19 +123,20 @@ def _yarn_attention(parameters: Mapping[str, Any], factor: float) -> float:
     return strength(1.0)
 
 
-def _longrope(base: F64, parameters: Mapping[str, Any]) -> tuple[F64, float]:
+def _longrope(base: Frequencies, parameters: Mapping[str, Any]) -> tuple[Frequencies, float]:
     """Divide by one of two lists of factors. Source: Ding et al. 2024, LongRoPE; Phi-3's configuration."""
     original = _number(parameters, "original_max_position_embeddings")
     longest = _number(parameters, "max_position_embeddings", original)
     is_long = _number(parameters, "max_model_len", longest) > original
-    divisors = _factors(parameters, "long_factor" if is_long else "short_factor", base.size)
+    divisors = _factors(parameters, "long_factor" if is_long else "short_factor", len(base))
     if parameters.get("attention_factor") is not None:
-        return base / divisors, _number(parameters, "attention_factor")
+        return _divided(base, divisors), _number(parameters, "attention_factor")
     factor = _number(parameters, "factor", longest / original)
-    return base / divisors, math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    attention_factor = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    return _divided(base, divisors), attention_factor
 
 
-_KINDS: Mapping[str, Callable[[F64, Mapping[str, Any]], tuple[F64, float]]] = {
+_KINDS: Mapping[str, Callable[[Frequencies, Mapping[str, Any]], tuple[Frequencies, float]]] = {
     "default": _default,
     "linear": _linear,
     "llama3": _llama3,
@@ -148,9 +154,17 @@ def _number(parameters: Mapping[str, Any], key: str, default: float | None = Non
     return float(value)
 
 
-def _factors(parameters: Mapping[str, Any], key: str, count: int) -> F64:
+def _factors(parameters: Mapping[str, Any], key: str, count: int) -> Frequencies:
     values = parameters.get(key)
     if not isinstance(values, Sequence) or len(values) != count:
         found = len(values) if isinstance(values, Sequence) else "no"
         raise ModelFileError(f"the rope parameter {key} has {found} factors; {count} are needed.", "check config.json.")
-    return np.array([_number({key: value}, key) for value in values])
+    return [_number({key: value}, key) for value in values]
+
+
+def _divided(base: Frequencies, divisors: Frequencies) -> Frequencies:
+    return [f / divisor for f, divisor in zip(base, divisors, strict=True)]
+
+
+def _clip(value: float) -> float:
+    return min(max(value, 0.0), 1.0)
