@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -73,7 +74,7 @@ class Tokenizer:
             tokenizer = cls.from_gguf(files.metadata)
         template = ChatTemplate(chat_template, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)
         ends = end_tokens(tokenizer, template, generation_config)
-        return cls(tokenizer._pipeline, replace(tokenizer._special, end_ids=ends))
+        return tokenizer._ending_with(ends)
 
     @classmethod
     def from_huggingface(
@@ -171,6 +172,11 @@ class Tokenizer:
         """Return the tokenizer in the format of tokenizer.json."""
         text: str = self._pipeline.to_str()
         return text
+
+    def _ending_with(self, end_ids: frozenset[int]) -> Tokenizer:
+        other = copy(self)
+        other._special = replace(self._special, end_ids=end_ids)
+        return other
 
     def _with_specials(self, ids: list[int]) -> list[int]:
         prefix, suffix = self._special.prefix, self._special.suffix
