@@ -103,6 +103,10 @@ class Fields:
         if self.config.get(key):
             raise UnsupportedArchitecture(f"config.json says {key} = true, which is not supported.", "choose another model.")
 
+    def dtype(self) -> str:
+        """Return the type the model is stored in, under either of its keys; empty if the configuration has none."""
+        return str(self.config.get("dtype") or self.config.get("torch_dtype") or "")
+
     def window(self) -> int:
         """Return the sliding window; 0 if there is none."""
         return 0 if self.config.get("sliding_window") is None else self.integer("sliding_window")
@@ -148,6 +152,12 @@ class Fields:
         if default is _REQUIRED:
             raise ModelFileError(f"the model's configuration has no {key}.", "check config.json, or the GGUF metadata.")
         return default
+
+
+def rounded_to_bf16(value: float) -> float:
+    """Round to the nearest bf16 (8 significant bits), ties to even."""
+    mantissa, exponent = math.frexp(value)
+    return math.ldexp(round(mantissa * 256), exponent - 8)
 
 
 def _wrong(key: str, value: object, expected: str) -> ModelFileError:

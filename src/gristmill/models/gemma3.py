@@ -15,20 +15,13 @@ from gristmill.graph.builder import Builder, RopeScaling
 from gristmill.graph.recorder import record
 from gristmill.graph.rope import frequencies
 from gristmill.graph.weight_rule import WeightRule
-from gristmill.models.architecture import Architecture, Config, Fields
+from gristmill.models.architecture import Architecture, Config, Fields, rounded_to_bf16
 
 V = TypeVar("V")
 
 _NORMS = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
-_DEFAULTS: Mapping[str, Any] = {
-    "vocab_size": 262_208,
-    "head_dim": 256,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "max_position_embeddings": 131_072,
-    "sliding_window": 4096,
-    "query_pre_attn_scalar": 256,
-}
+_DEFAULTS = {"vocab_size": 262_208, "head_dim": 256, "num_attention_heads": 8, "num_key_value_heads": 4}
+_DEFAULTS |= {"max_position_embeddings": 131_072, "sliding_window": 4096, "query_pre_attn_scalar": 256}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,32 +35,34 @@ class Gemma3Config(Config):
     attention_bias: bool
     attention_softcap: float  # 0 = none
     logits_softcap: float  # 0 = none
-    embedding_scale: float
+    embedding_scale: float  # sqrt(width), rounded to the type the model is stored in, as Hugging Face does
     stored_prefix: str  # before every stored name
 
 
 def parse(config: Mapping[str, Any], max_model_len: int | None) -> Gemma3Config:
     """Check a configuration. Raises: ModelFileError, UnsupportedArchitecture."""
     text = config.get("text_config") or config
-    fields = Fields({**_DEFAULTS, **text})
+    fields = Fields({**_DEFAULTS, **config, **text})
     fields.expect("hidden_activation", "gelu_pytorch_tanh", ("gelu_pytorch_tanh",))
     fields.refuse("use_bidirectional_attention")
     sizes = fields.decoder(tied_head=True)
+    scale = math.sqrt(sizes["hidden_size"])
     nested = text.get("rope_parameters") or {}
     local = {"rope_theta": text.get("rope_local_base_freq", 10_000.0), **(nested.get("sliding_attention") or {})}
     whole = {"rope_theta": text.get("rope_theta", 1_000_000.0), "rope_scaling": text.get("rope_scaling")}
     whole |= nested.get("full_attention") or {}
+    ropes = [frequencies(r | {"max_position_embeddings": sizes["max_position"]}, sizes["head_dim"]) for r in (whole, local)]
     pattern = fields.integer("sliding_window_pattern", 6)
     return Gemma3Config(
         **sizes,
-        global_rope=frequencies(whole | {"max_position_embeddings": sizes["max_position"]}, sizes["head_dim"], max_model_len),
-        local_rope=frequencies(local | {"max_position_embeddings": sizes["max_position"]}, sizes["head_dim"], max_model_len),
+        global_rope=ropes[0],
+        local_rope=ropes[1],
         windows=fields.layer_windows(sizes["num_layers"], lambda layer: (layer + 1) % pattern != 0),
         scale=fields.number("query_pre_attn_scalar") ** -0.5,
         attention_bias=fields.flag("attention_bias", False),
         attention_softcap=fields.number("attn_logit_softcapping") if text.get("attn_logit_softcapping") else 0.0,
         logits_softcap=fields.number("final_logit_softcapping") if text.get("final_logit_softcapping") else 0.0,
-        embedding_scale=_embedding_scale(sizes["hidden_size"], str(text.get("dtype", config.get("torch_dtype")))),
+        embedding_scale=rounded_to_bf16(scale) if "bfloat16" in fields.dtype() else scale,
         stored_prefix="language_model." if "text_config" in config else "",
     )
 
@@ -113,15 +108,6 @@ def _attention(g: Builder[V], x: V, layer: int, config: Gemma3Config) -> V:
         softcap=config.attention_softcap,
     )
     return project(attended, "o_proj", config.hidden_size)
-
-
-def _embedding_scale(hidden_size: int, dtype: str) -> float:
-    """Round sqrt(width) to the type the model was trained and stored in, as Hugging Face does."""
-    scale = math.sqrt(hidden_size)
-    if not dtype.endswith("bfloat16"):
-        return scale
-    mantissa, exponent = math.frexp(scale)
-    return math.ldexp(round(mantissa * 256), exponent - 8)  # bf16 has 8 significant bits; round() ties to even
 
 
 def weight_rules(config: Gemma3Config) -> Mapping[str, WeightRule]:

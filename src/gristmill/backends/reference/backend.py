@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gristmill.backends.base import BLOCK_SIZE_TOKENS, I32, Batch, Limits, SamplingColumns, StepOutput, Ticket
-from gristmill.backends.reference.dequantize import dequantize
 from gristmill.backends.reference.eager import EagerStep
 from gristmill.backends.reference.pages import KvType, Pages
 from gristmill.core.clock import Clock, MonotonicClock
@@ -17,6 +16,7 @@ from gristmill.graph.ir import Graph
 from gristmill.graph.liveness import last_readers, peak_bytes
 from gristmill.graph.replay import replay_node
 from gristmill.quant.formats import PackedTensor
+from gristmill.quant.pack import unpack
 from gristmill.sampling.sampler import RowSampling, SampledRow, sample
 
 F32 = NDArray[np.float32]
@@ -31,7 +31,7 @@ class ReferenceBackend:
 
     def compile(self, graph: Graph, weights: Mapping[str, PackedTensor], limits: Limits) -> ReferenceExecutable:
         """Dequantize every weight once and make the pages."""
-        arrays = {name: dequantize(weights[name]) for name in graph.weights}
+        arrays = {name: unpack(weights[name]) for name in graph.weights}
         for name, weight in graph.weights.items():
             assert arrays[name].shape == weight.shape, f"{name} has shape {arrays[name].shape}, not {weight.shape}"
         return ReferenceExecutable(graph, arrays, limits, self._kv_dtype, self._clock)

@@ -74,15 +74,13 @@ def softcap(x: F32, *, cap: float) -> F32:
 def silu(x: F32) -> F32:
     """X / (1 + exp(-x))."""
     with np.errstate(over="ignore"):  # exp(-x) = inf gives the right limit, -0.
-        result: F32 = x / (1.0 + np.exp(-x))
-    return result
+        return np.asarray(x / (1.0 + np.exp(-x)), np.float32)
 
 
 def gelu_tanh(x: F32) -> F32:
     """Hendrycks & Gimpel's approximation: x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))."""
     inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
-    result: F32 = 0.5 * x * (1.0 + np.tanh(inner))
-    return result
+    return np.asarray(0.5 * x * (1.0 + np.tanh(inner)), np.float32)
 
 
 def gelu(x: F32) -> F32:
