@@ -168,7 +168,20 @@ class ScriptedDeployment:
         )
         self._listener: Callable[[list[TokenEvent]], None] = lambda events: None
         self.engine = Engine(self.executable, limits, MonotonicClock(), lambda events: self._listener(events), self.metrics)
+        self.submitted = self._counted("submit")
+        self.aborted = self._counted("abort")
         self.engine.start()
+
+    def _counted(self, name: str) -> threading.Semaphore:
+        """Count the calls of one of the engine's methods, so that a test can wait for them."""
+        count, method = threading.Semaphore(0), getattr(self.engine, name)
+
+        def counted(argument: Any) -> None:
+            method(argument)
+            count.release()
+
+        setattr(self.engine, name, counted)
+        return count
 
     def listen(self, listener: Callable[[list[TokenEvent]], None]) -> None:
         self._listener = listener

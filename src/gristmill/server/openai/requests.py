@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import FailFast, Field
+from pydantic import Field
 
 from gristmill.core.errors import InvalidRequest, UnsupportedField
 from gristmill.core.sampling_params import MAX_LOGIT_BIAS, MAX_STOP_STRINGS, MAX_TOP_LOGPROBS, SamplingParams
@@ -16,8 +16,8 @@ COMPLETION_TOKENS = 16  # OpenAI's default for completions; a chat goes on until
 
 Int = Annotated[int, Field(ge=-(2**63), le=2**64 - 1)]
 Float = Annotated[float, Field(ge=-1e9, le=1e9)]
-StopStrings = Annotated[list[str], FailFast(), Field(max_length=MAX_STOP_STRINGS)]
-TokenIds = Annotated[list[Int], FailFast(), Field(max_length=MAX_STOP_TOKEN_IDS)]
+StopStrings = Annotated[list[str], Field(fail_fast=True, max_length=MAX_STOP_STRINGS)]
+TokenIds = Annotated[list[Int], Field(fail_fast=True, max_length=MAX_STOP_TOKEN_IDS)]
 
 # Fields that become a SamplingParams field of the same name.
 _SAMPLING = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import FailFast
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -43,7 +43,7 @@ class DetokenizeBody(Body):
     """POST /detokenize."""
 
     model: str | None = None
-    tokens: Annotated[list[Int], FailFast()]
+    tokens: Annotated[list[Int], Field(fail_fast=True)]
 
 
 def token_routes(gateway: Gateway) -> list[Route]:
