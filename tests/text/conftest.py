@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import gguf
 import pytest
 import tokenizers
 
 from gristmill.text.tokenizer import Tokenizer
+from gristmill.weights.gguf import read_gguf
 
 DATA = Path(__file__).parent.parent / "data"
 PRE_TOKENIZERS = {"llama3": "llama-bpe", "qwen3": "qwen2", "gpt4o": "gpt-4o", "deepseek": "deepseek-v3", "llama2": None}
@@ -29,11 +29,6 @@ class Pair:
         self.original = tokenizers.Tokenizer.from_str(original_json)
         self.metadata: Mapping[str, Any] = as_gguf(json.loads(original_json), pre)
         self.ours = Tokenizer.from_gguf(self.metadata)
-
-
-def read_metadata(path: Path) -> Mapping[str, Any]:
-    reader = gguf.GGUFReader(path)
-    return {name: field.contents() for name, field in reader.fields.items() if not name.startswith("GGUF.")}
 
 
 def as_gguf(original: Mapping[str, Any], pre: str | None) -> dict[str, Any]:
@@ -75,7 +70,7 @@ def corpus() -> list[str]:
 
 @pytest.fixture(scope="session")
 def smollm2_metadata(smollm2_path: Path) -> Mapping[str, Any]:
-    return read_metadata(smollm2_path)
+    return read_gguf(smollm2_path).metadata
 
 
 @pytest.fixture(scope="session")
@@ -85,7 +80,7 @@ def smollm2(smollm2_metadata: Mapping[str, Any]) -> Tokenizer:
 
 @pytest.fixture(scope="session")
 def gemma3(gemma3_path: Path) -> Tokenizer:
-    return Tokenizer.from_gguf(read_metadata(gemma3_path))
+    return Tokenizer.from_gguf(read_gguf(gemma3_path).metadata)
 
 
 @pytest.fixture(scope="session")
