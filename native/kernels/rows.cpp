@@ -1,200 +1,123 @@
 // Row-wise kernels: each row is computed alone, in one order, whatever the threads do.
-#include "math.h"
-#include "quantized_rows.h"
+#include "quantize.h"
 #include "tier.h"
 
 namespace gm::GM_TIER {
 namespace {
 
-constexpr int lanes = 16;
+// Columns worked on at a time: a few groups, so that what one loop writes is still in the first cache for the next.
+constexpr int64_t chunk_columns = 128;
 
-// The largest magnitude as bits: NaN sorts above infinity, and both above every number.
-GM_INLINE uint32_t magnitude_max(const float* x) {
-  uint32_t most[lanes];
-  for (int i = 0; i < lanes; ++i) {
-    const uint32_t a = float_to_bits(x[i]) & 0x7fffffffu, b = float_to_bits(x[i + lanes]) & 0x7fffffffu;
-    most[i] = a > b ? a : b;
-  }
-  for (int width = lanes / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) most[i] = most[i] > most[i + width] ? most[i] : most[i + width];
-  }
-  return most[0];
+GM_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// Calls f(i, count) for each register of columns [0, width); `count` is below num_lanes only at the end.
+template <class F>
+GM_INLINE void for_lanes(int64_t width, const F& f) {
+  int64_t i = 0;
+  for (; i + num_lanes <= width; i += num_lanes) f(i, int64_t{num_lanes});
+  if (i < width) f(i, width - i);
 }
 
-// One group of 32 columns of row r.
-GM_INLINE void quantize_group(const float* x, const QuantizedRows& rows, int64_t r, int64_t group, int64_t k) {
-  const int64_t index = r * (k / block_k) + group;
-  int8_t* codes = rows.codes + r * k + group * block_k;
-  const uint32_t bits = magnitude_max(x);
-  const float largest = bits_to_float(bits);
-  const bool is_finite = bits < 0x7f800000u;
-  const bool is_zero = largest < 1e-30f;
-  const float inverse = is_finite && !is_zero ? 127.0f / largest : 0.0f;
-  const float scale = is_finite ? (is_zero ? 0.0f : largest / 127.0f) : bits_to_float(0x7fc00000u);
-  int32_t q[block_k];
-  for (int i = 0; i < block_k; ++i) {
-    const float value = is_finite ? x[i] : 0.0f;
-    q[i] = static_cast<int32_t>(float_to_bits(value * inverse + round_magic) - float_to_bits(round_magic));
-  }
-  int32_t low = 0, high = 0;
-  for (int i = 0; i < 16; ++i) low += q[i];
-  for (int i = 16; i < 32; ++i) high += q[i];
-  for (int i = 0; i < block_k; ++i) codes[i] = static_cast<int8_t>(q[i]);
-  rows.scales[index] = scale;
-  rows.sums[index] = low + high;
-  rows.scaled_sums[index] = scale * static_cast<float>(low + high);
-  rows.sums16[2 * index] = low;
-  rows.sums16[2 * index + 1] = high;
-  rows.scaled_sums16[2 * index] = scale * static_cast<float>(low);
-  rows.scaled_sums16[2 * index + 1] = scale * static_cast<float>(high);
+GM_INLINE Floats load_some(const float* p, int64_t count) {
+  if (count == num_lanes) return load(p);
+  float lanes[num_lanes] = {};
+  for (int64_t i = 0; i < count; ++i) lanes[i] = p[i];
+  return load(lanes);
+}
+
+GM_INLINE void store_some(float* p, Floats value, int64_t count) {
+  if (count == num_lanes) return store(p, value);
+  float lanes[num_lanes];
+  store(lanes, value);
+  for (int64_t i = 0; i < count; ++i) p[i] = lanes[i];
 }
 
 GM_INLINE float mean_square(const float* x, int64_t width) {
-  float sums[lanes] = {};
+  constexpr int parts = 4;
+  Floats sums[parts] = {};
   int64_t i = 0;
-  for (; i + lanes <= width; i += lanes) {
-    for (int j = 0; j < lanes; ++j) sums[j] += x[i + j] * x[i + j];
+  for (; i + parts * num_lanes <= width; i += parts * num_lanes) {
+    unroll<parts>([&](auto j) {
+      const Floats v = load(x + i + j * num_lanes);
+      sums[j] = multiply_add(v, v, sums[j]);
+    });
   }
-  for (int j = 0; i < width; ++i, ++j) sums[j] += x[i] * x[i];
-  for (int half = lanes / 2; half > 0; half /= 2) {
-    for (int j = 0; j < half; ++j) sums[j] += sums[j + half];
+  for (; i < width; i += num_lanes) {
+    const Floats v = load_some(x + i, smaller(num_lanes, width - i));
+    sums[0] = multiply_add(v, v, sums[0]);
   }
-  return sums[0] / static_cast<float>(width);
+  return sum_of((sums[0] + sums[1]) + (sums[2] + sums[3])) / static_cast<float>(width);
+}
+
+// Calls value(column, count) for columns [begin, end) and gives the results to `out` (or null) and `quantized` (or null).
+template <class Value>
+GM_INLINE void write_columns(int64_t begin, int64_t end, float* out, const QuantizedRow* quantized, const Value& value) {
+  if (!quantized) {
+    for_lanes(end - begin, [&](int64_t i, int64_t count) { store_some(out + begin + i, value(begin + i, count), count); });
+    return;
+  }
+  alignas(64) float chunk[chunk_columns];
+  for (int64_t start = begin; start < end; start += chunk_columns) {
+    const int64_t width = smaller(chunk_columns, end - start);
+    for (int64_t i = 0; i < width; i += num_lanes) {
+      const Floats v = value(start + i, int64_t{num_lanes});
+      store(chunk + i, v);
+      if (out) store(out + start + i, v);
+    }
+    quantize_groups(chunk, *quantized, start / block_k, (start + width) / block_k);
+  }
 }
 
 template <Activation kKind>
-GM_INLINE float activate(float x) {
-  if constexpr (kKind == Activation::silu) return x * sigmoid(x);
-  if constexpr (kKind == Activation::gelu_tanh) {
-    return 0.5f * x * (1.0f + tanh_float(0.7978845608028654f * (x + 0.044715f * x * x * x)));
-  }
-  return 0.5f * x * (1.0f + erf_float(x * 0.70710678118654752f));
+GM_INLINE Floats activate(Floats x) {
+  if constexpr (kKind == Activation::silu) return silu(x);
+  if constexpr (kKind == Activation::gelu_tanh) return gelu_tanh(x);
+  return gelu(x);
 }
 
 template <Activation kKind>
 void act_mul_rows(const ActMulArgs& args) {
-  const QuantizedRows rows = quantized_rows(args.quantized, args.num_rows, args.width);
   for (int64_t r = args.row_begin; r < args.row_end; ++r) {
-    const float* gate = args.gate + r * args.ld;
-    const float* up = args.up + r * args.ld;
-    for (int64_t column = args.column_begin; column < args.column_end; column += block_k) {
-      alignas(64) float value[block_k] = {};
-      const int64_t count = args.column_end - column < block_k ? args.column_end - column : block_k;
-      if (count == block_k) {
-        for (int i = 0; i < block_k; ++i) value[i] = activate<kKind>(gate[column + i]) * up[column + i];
-      } else {
-        for (int64_t i = 0; i < count; ++i) value[i] = activate<kKind>(gate[column + i]) * up[column + i];
-      }
-      if (args.out) {
-        for (int64_t i = 0; i < count; ++i) args.out[r * args.ldo + column + i] = value[i];
-      }
-      if (args.quantized) quantize_group(value, rows, r, column / block_k, args.width);
-    }
+    const float *gate = args.gate + r * args.ld, *up = args.up + r * args.ld;
+    const QuantizedRow row = quantized_row(args.quantized, r, args.width);
+    write_columns(
+        args.column_begin, args.column_end, args.out ? args.out + r * args.ldo : nullptr, args.quantized ? &row : nullptr,
+        [&](int64_t i, int64_t count) { return activate<kKind>(load_some(gate + i, count)) * load_some(up + i, count); });
   }
 }
 
-// Value (n, k) of a packed matrix.
-template <int kBits, int kGroup, bool kMin>
-void embed_quantized(const EmbedArgs& args) {
-  constexpr int groups = block_k / kGroup;
-  constexpr int codes_offset = groups * tile_channels * 2 * (kMin ? 2 : 1);
-  constexpr int block_bytes = codes_offset + tile_channels * block_k * kBits / 8;
-  constexpr int zero = kBits == 8 ? 128 : (kMin ? 0 : 8);
-  const int64_t blocks = args.width / block_k;
-  for (int64_t r = args.row_begin; r < args.row_end; ++r) {
-    const int64_t n = args.token_ids[r], c = n % tile_channels;
-    const uint8_t* tile = args.weight + n / tile_channels * blocks * block_bytes;
-    for (int64_t b = 0; b < blocks; ++b) {
-      const uint8_t* p = tile + b * block_bytes;
-      const auto* halves = reinterpret_cast<const uint16_t*>(p);
-      const uint8_t* codes = p + codes_offset + c / 16 * 64 + c % 16 * 4;
-      for (int k = 0; k < block_k; ++k) {
-        int code;
-        if constexpr (kBits == 4) {
-          const uint8_t byte = codes[k / 8 * 128 + k % 4];
-          code = k % 8 < 4 ? byte & 15 : byte >> 4;
-        } else {
-          code = codes[k / 4 * 128 + k % 4];
-        }
-        float value = static_cast<float>(code - zero) * half_to_float(halves[k / kGroup * tile_channels + c]);
-        if constexpr (kMin) value = value + half_to_float(halves[(groups + k / kGroup) * tile_channels + c]);
-        args.out[r * args.width + b * block_k + k] = value * args.scale;
-      }
-    }
+void norm_row(const NormArgs& args, int64_t r) {
+  const int64_t span = args.head_dim ? args.head_dim : args.width;
+  const float* x = args.x + r * args.ldx;
+  const QuantizedRow row = quantized_row(args.quantized, r, args.width);
+  for (int64_t start = 0; start < args.width; start += span) {
+    const float factor = 1.0f / __builtin_sqrtf(mean_square(x + start, span) + args.eps);
+    write_columns(
+        start, start + span, args.out ? args.out + r * args.ldo : nullptr, args.quantized ? &row : nullptr,
+        [&](int64_t i, int64_t count) { return load_some(x + i, count) * factor * load_some(args.weight + i - start, count); });
   }
 }
-
-template <class T, float (*kConvert)(T)>
-void embed_float(const EmbedArgs& args) {
-  for (int64_t r = args.row_begin; r < args.row_end; ++r) {
-    const int64_t n = args.token_ids[r];
-    const T* tile = reinterpret_cast<const T*>(args.weight) + n / tile_channels * args.width * tile_channels + n % tile_channels;
-    for (int64_t k = 0; k < args.width; ++k) args.out[r * args.width + k] = kConvert(tile[k * tile_channels]) * args.scale;
-  }
-}
-
-float same(float value) { return value; }
-float from_half(uint16_t value) { return half_to_float(value); }
-float from_bf16(uint16_t value) { return bf16_to_float(value); }
 
 }  // namespace
 
-int64_t quantized_bytes(int64_t num_rows, int64_t k) {
-  const int64_t groups = num_rows * (k / block_k);
-  return align64(num_rows * k) + 3 * align64(groups * 4) + 2 * align64(groups * 8);
-}
+int64_t quantized_bytes(int64_t num_rows, int64_t k) { return num_rows * quantized_row_bytes(k); }
 
 void quantize(const QuantizeArgs& args) {
-  const QuantizedRows rows = quantized_rows(args.quantized, args.num_rows, args.width);
   for (int64_t r = args.row_begin; r < args.row_end; ++r) {
-    for (int64_t column = args.column_begin; column < args.column_end; column += block_k) {
-      quantize_group(args.x + r * args.ldx + column, rows, r, column / block_k, args.width);
-    }
+    quantize_groups(args.x + r * args.ldx + args.column_begin, quantized_row(args.quantized, r, args.width),
+                    args.column_begin / block_k, args.column_end / block_k);
   }
 }
 
 void rms_norm(const NormArgs& args) {
-  const int64_t span = args.head_dim ? args.head_dim : args.width;
-  const QuantizedRows rows = quantized_rows(args.quantized, args.num_rows, args.width);
-  for (int64_t r = args.row_begin; r < args.row_end; ++r) {
-    const float* x = args.x + r * args.ldx;
-    float* out = args.out ? args.out + r * args.ldo : nullptr;
-    for (int64_t start = 0; start < args.width; start += span) {
-      const float factor = 1.0f / __builtin_sqrtf(mean_square(x + start, span) + args.eps);
-      if (out) {
-        for (int64_t i = 0; i < span; ++i) out[start + i] = x[start + i] * factor * args.weight[i];
-      } else {
-        for (int64_t i = 0; i < span; i += block_k) {
-          alignas(64) float value[block_k];
-          for (int j = 0; j < block_k; ++j) value[j] = x[start + i + j] * factor * args.weight[i + j];
-          quantize_group(value, rows, r, (start + i) / block_k, args.width);
-        }
-      }
-    }
-    if (out && args.quantized) {
-      for (int64_t i = 0; i < args.width; i += block_k) quantize_group(out + i, rows, r, i / block_k, args.width);
-    }
-  }
+  for (int64_t r = args.row_begin; r < args.row_end; ++r) norm_row(args, r);
 }
 
 void act_mul(const ActMulArgs& args) {
-  if (args.kind == Activation::silu) return act_mul_rows<Activation::silu>(args);
-  if (args.kind == Activation::gelu_tanh) return act_mul_rows<Activation::gelu_tanh>(args);
-  act_mul_rows<Activation::gelu>(args);
-}
-
-void embed(const EmbedArgs& args) {
-  switch (args.format) {
-    case Format::q4_g32: return embed_quantized<4, 32, false>(args);
-    case Format::q4_g32_min: return embed_quantized<4, 32, true>(args);
-    case Format::q4_g16: return embed_quantized<4, 16, false>(args);
-    case Format::q4_g16_min: return embed_quantized<4, 16, true>(args);
-    case Format::q8_g32: return embed_quantized<8, 32, false>(args);
-    case Format::q8_g32_min: return embed_quantized<8, 32, true>(args);
-    case Format::q8_g16: return embed_quantized<8, 16, false>(args);
-    case Format::f16: return embed_float<uint16_t, from_half>(args);
-    case Format::bf16: return embed_float<uint16_t, from_bf16>(args);
-    case Format::f32: return embed_float<float, same>(args);
+  switch (args.kind) {
+    case Activation::silu: return act_mul_rows<Activation::silu>(args);
+    case Activation::gelu_tanh: return act_mul_rows<Activation::gelu_tanh>(args);
+    case Activation::gelu: return act_mul_rows<Activation::gelu>(args);
   }
 }
 
@@ -203,7 +126,7 @@ void add(const float* x, const float* y, float* out, int64_t count) {
 }
 
 void softcap(const float* x, float cap, float* out, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) out[i] = cap * tanh_float(x[i] / cap);
+  for_lanes(count, [&](int64_t i, int64_t n) { store_some(out + i, tanh_of(load_some(x + i, n) / cap) * cap, n); });
 }
 
 }  // namespace gm::GM_TIER

@@ -13,6 +13,7 @@ namespace {
 
 template <int I>
 struct Index {
+  static constexpr int value = I;
   constexpr operator int() const { return I; }
 };
 
