@@ -18,7 +18,7 @@ from gristmill.server.openai.completions import completion_routes
 from gristmill.server.openai.models import model_routes
 from gristmill.server.openai.tokens import token_routes
 from gristmill.server.probes import probe_routes
-from gristmill.server.reply import error_reply, plain_error
+from gristmill.server.reply import error_reply, fault_reply, plain_error
 from gristmill.server.settings import ServerSettings
 from gristmill.service.generate import Service
 
@@ -43,12 +43,18 @@ def create_routes(gateway: Gateway) -> FastAPI:
     app = FastAPI(routes=routes, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.add_exception_handler(GristmillError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(Exception, _on_fault)
     return app
 
 
 async def _on_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, GristmillError)
     return error_reply(error)
+
+
+async def _on_fault(_: Request, __: Exception) -> Response:
+    """Answer a fault of ours; it is raised again behind this, and logged by the front."""
+    return fault_reply()
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:

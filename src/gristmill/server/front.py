@@ -15,7 +15,7 @@ from gristmill.core.errors import BodyTooLarge, GristmillError
 from gristmill.server.guard import Guard, Headers
 from gristmill.server.lifecycle import Lifecycle
 from gristmill.server.log import RequestRecord, write_record
-from gristmill.server.reply import error_reply, plain_error, stopping
+from gristmill.server.reply import error_reply, fault_reply, stopping
 from gristmill.server.settings import ServerSettings
 
 RECORD = "gristmill.record"  # the key of the request's record in its scope
@@ -68,8 +68,7 @@ class Front:
             await reply.fail(error_reply(error), scope, receive)
         except Exception:
             log.exception("request %s failed", record.id)
-            answer = plain_error(500, "the server failed at this request.", "report it with the server's log.", "internal_error")
-            await reply.fail(answer, scope, receive)
+            await reply.fail(fault_reply(), scope, receive)
 
 
 class _Reply:

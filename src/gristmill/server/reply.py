@@ -45,6 +45,11 @@ def plain_error(status: int, message: str, mend: str, code: str, headers: Mappin
     return Response(_safe_json(body), status, headers, "application/json")
 
 
+def fault_reply() -> Response:
+    """Return the answer to a request at which we failed."""
+    return plain_error(500, "the server failed at this request.", "report it with the server's log.", "internal_error")
+
+
 def stopping() -> ServerUnavailable:
     """Return the error for requests that the end of the server cuts off or refuses."""
     return ServerUnavailable(STOPPING, STOPPING_MEND)

@@ -119,9 +119,12 @@ def _encode(call: GenerateCall, deployment: Deployment) -> list[int]:
         ids = list(call.prompt or ())
         check_token_ids(ids, deployment.tokenizer, "prompt")
         return ids
+    may_be_cut = call.params.truncate_prompt_tokens is not None
+    if call.messages is not None and len(call.messages) > deployment.max_model_len and not may_be_cut:
+        raise too_long(f"{len(call.messages):,} messages, at least one token each", deployment)
     text = render(call, deployment)
     longest = deployment.tokenizer.longest_token_chars
-    if call.params.truncate_prompt_tokens is None and len(text) > deployment.max_model_len * longest:
+    if not may_be_cut and len(text) > deployment.max_model_len * longest:
         raise too_long(f"{len(text):,} characters, at least {-(-len(text) // longest):,} tokens", deployment)
     return encode_text(text, call, deployment)
 

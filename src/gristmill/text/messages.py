@@ -45,7 +45,7 @@ def _message(message: Any, where: str, traits: TemplateTraits) -> Message:
         kept["role"] = "system"
     kept["content"] = _content(message.get("content"), f"{where}.content", role, traits)
     if "tool_calls" in kept:
-        kept["tool_calls"] = [_tool_call(call) for call in kept["tool_calls"]]
+        kept["tool_calls"] = _tool_calls(kept["tool_calls"], f"{where}.tool_calls")
     return kept
 
 
@@ -77,6 +77,12 @@ def _part_text(part: Any, where: str) -> str:
     return text
 
 
+def _tool_calls(calls: Any, where: str) -> list[Any]:
+    if not isinstance(calls, list):
+        raise InvalidRequest(f"{where} is not a list.", "send a list of calls, or leave it out.", param=where)
+    return [_tool_call(call) for call in calls]
+
+
 def _tool_call(call: Any) -> Any:
     """Return the call with its arguments as an object: OpenAI sends them as JSON in a string, templates print objects."""
     function = call.get("function") if isinstance(call, Mapping) else None
@@ -84,6 +90,6 @@ def _tool_call(call: Any) -> Any:
         return call
     try:
         arguments = json.loads(function["arguments"])
-    except ValueError:
+    except (ValueError, RecursionError):  # not JSON, or nested deeper than any call is
         return call
     return {**call, "function": {**function, "arguments": arguments}}
