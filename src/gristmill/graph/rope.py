@@ -56,8 +56,10 @@ def rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
         if config.get(key) is not None:
             parameters[key] = config[key]
     for key in ("rope_scaling", "rope_parameters"):
-        if config.get(key) is not None:
-            parameters |= config[key]
+        nested = {} if config.get(key) is None else config[key]
+        if not isinstance(nested, Mapping):
+            raise ModelFileError(f"the model's configuration has {key} = {nested!r}, not an object.", "check config.json.")
+        parameters |= nested
     if config.get("original_max_position_embeddings") is not None:
         parameters["original_max_position_embeddings"] = config["original_max_position_embeddings"]
     parameters.setdefault("original_max_position_embeddings", parameters.get("max_position_embeddings"))

@@ -98,6 +98,13 @@ class Fields:
             )
         return str(value)
 
+    def mapping(self, key: str) -> Mapping[str, Any]:
+        """Return a nested mapping; an empty one if there is none."""
+        value = self._get(key, {})
+        if not isinstance(value, Mapping):
+            raise _wrong(key, value, "an object")
+        return value
+
     def refuse(self, key: str) -> None:
         """Raise if an option that would change the answer, and is not supported, is on."""
         if self.config.get(key):
@@ -116,7 +123,8 @@ class Fields:
         types, window = self.config.get("layer_types"), self.window()
         if types is None:
             return tuple(window if is_sliding(layer) else 0 for layer in range(num_layers))
-        if len(types) != num_layers or set(types) - {"sliding_attention", "full_attention"}:
+        kinds = ("sliding_attention", "full_attention")
+        if not isinstance(types, list) or len(types) != num_layers or not all(kind in kinds for kind in types):
             raise _wrong("layer_types", types, f"{num_layers} of sliding_attention or full_attention")
         return tuple(window if kind == "sliding_attention" else 0 for kind in types)
 

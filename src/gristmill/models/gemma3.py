@@ -41,22 +41,21 @@ class Gemma3Config(Config):
 
 def parse(config: Mapping[str, Any], max_model_len: int | None) -> Gemma3Config:
     """Check a configuration. Raises: ModelFileError, UnsupportedArchitecture."""
-    text = config.get("text_config") or config
+    text = Fields(config).mapping("text_config") or config
     fields = Fields({**_DEFAULTS, **config, **text})
     fields.expect("hidden_activation", "gelu_pytorch_tanh", ("gelu_pytorch_tanh",))
     fields.refuse("use_bidirectional_attention")
     sizes = fields.decoder(tied_head=True)
     scale = math.sqrt(sizes["hidden_size"])
-    nested = text.get("rope_parameters") or {}
-    local = {"rope_theta": text.get("rope_local_base_freq", 10_000.0), **(nested.get("sliding_attention") or {})}
-    whole = {"rope_theta": text.get("rope_theta", 1_000_000.0), "rope_scaling": text.get("rope_scaling")}
-    whole |= nested.get("full_attention") or {}
-    ropes = [frequencies(r | {"max_position_embeddings": sizes["max_position"]}, sizes["head_dim"]) for r in (whole, local)]
+    nested = {key: value or {} for key, value in fields.mapping("rope_parameters").items()}
+    local = {"rope_theta": text.get("rope_local_base_freq", 10_000.0), **nested.get("sliding_attention", {})}
+    whole = {"rope_theta": text.get("rope_theta", 1_000_000.0), **fields.mapping("rope_scaling")}
+    whole |= {"max_position_embeddings": sizes["max_position"], **nested.get("full_attention", {})}
     pattern = fields.integer("sliding_window_pattern", 6)
     return Gemma3Config(
         **sizes,
-        global_rope=ropes[0],
-        local_rope=ropes[1],
+        global_rope=frequencies({"rope_parameters": whole}, sizes["head_dim"], max_model_len),
+        local_rope=frequencies({"rope_parameters": local}, sizes["head_dim"], max_model_len),
         windows=fields.layer_windows(sizes["num_layers"], lambda layer: (layer + 1) % pattern != 0),
         scale=fields.number("query_pre_attn_scalar") ** -0.5,
         attention_bias=fields.flag("attention_bias", False),

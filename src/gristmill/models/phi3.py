@@ -34,7 +34,8 @@ def parse(config: Mapping[str, Any], max_model_len: int | None) -> Phi3Config:
     parameters = rope_parameters(config)
     if "long_factor" in parameters:  # The first releases called longrope "su" or "yarn".
         parameters["rope_type"] = "longrope"
-    return Phi3Config(**sizes, rope=frequencies(parameters, sizes["head_dim"], max_model_len), window=fields.window())
+    rope = frequencies({"rope_parameters": parameters}, sizes["head_dim"], max_model_len)
+    return Phi3Config(**sizes, rope=rope, window=fields.window())
 
 
 def build(g: Builder[V], config: Phi3Config) -> V:

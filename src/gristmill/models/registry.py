@@ -22,8 +22,8 @@ def load_architecture(config: Mapping[str, Any]) -> Architecture[Any]:
     known = architectures()
     model_type, classes = config.get("model_type"), config.get("architectures") or ()
     is_generator = not classes or any(str(name).endswith(_TASKS) for name in classes)
-    if model_type in known and is_generator:
-        return known[str(model_type)]
+    if isinstance(model_type, str) and model_type in known and is_generator:
+        return known[model_type]
     name = model_type if is_generator else ", ".join(map(str, classes))
     raise UnsupportedArchitecture(
         f"the model's architecture is {name!r}; supported are {', '.join(sorted(known))}, as generators of text.",
