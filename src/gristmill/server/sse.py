@@ -49,8 +49,10 @@ class Departure:
             generation.cancel()
 
     def close(self) -> None:
-        """Stop watching."""
+        """Stop watching; what still runs is cancelled."""
         self._task.cancel()
+        if self._generation is not None:
+            self._generation.cancel()
 
     async def _watch(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -84,7 +86,6 @@ class EventStream(Response):
         finally:
             silence.close()
             self._departure.close()
-            self._generation.cancel()
 
     async def _write(self, send: Send, silence: _Silence) -> None:
         generation, chunk = self._generation, self._writer.chunk

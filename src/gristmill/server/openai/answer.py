@@ -50,28 +50,20 @@ async def respond(
     make_writer: Callable[[Generation], AnswerWriter],
 ) -> Response:
     """Run the calls and answer. Raises: what `Service.prepare` and the generation raise."""
-    record: RequestRecord = request.scope[RECORD]
     departure = Departure(request.receive)
     try:
         generation = await gateway.service.prepare_all(calls)
+        departure.attach(generation)
+        record: RequestRecord = request.scope[RECORD]
+        record.generation = generation
+        writer = make_writer(generation)
+        headers = _headers(generation, body.unknown_fields())
+        if body.stream:
+            return EventStream(generation, writer, departure, gateway.settings.sse_comment_s, headers)
+        return await _whole(generation, writer, departure, headers)
     except BaseException:
         departure.close()
         raise
-    record.generation = generation
-    departure.attach(generation)
-    headers = _headers(generation, body.unknown_fields())
-    writer = make_writer(generation)
-    if body.stream:
-        return EventStream(generation, writer, departure, gateway.settings.sse_comment_s, headers)
-    try:
-        choices = await _collect(generation)
-    finally:
-        departure.close()
-        generation.cancel()
-    if departure.has_left:
-        return Response(status_code=CLIENT_LEFT)
-    usage = generation.usage
-    return json_reply(writer.body(choices, usage), 200, {**headers, **_time_headers(usage)})
 
 
 def request_id(request: Request) -> str:
@@ -84,6 +76,15 @@ def tenant(request: Request) -> str:
     """Return whose request this is: one tenant per key."""
     record: RequestRecord = request.scope[RECORD]
     return record.tenant
+
+
+async def _whole(generation: Generation, writer: AnswerWriter, departure: Departure, headers: Mapping[str, str]) -> Response:
+    choices = await _collect(generation)
+    departure.close()
+    if departure.has_left:
+        return Response(status_code=CLIENT_LEFT)
+    usage = generation.usage
+    return json_reply(writer.body(choices, usage), 200, {**headers, **_time_headers(usage)})
 
 
 async def _collect(generation: Generation) -> list[Choice]:
