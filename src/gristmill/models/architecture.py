@@ -107,8 +107,8 @@ class Fields:
 
     def refuse(self, key: str) -> None:
         """Raise if an option that would change the answer, and is not supported, is on."""
-        if self.config.get(key):
-            raise UnsupportedArchitecture(f"config.json says {key} = true, which is not supported.", "choose another model.")
+        if value := self.config.get(key):
+            raise UnsupportedArchitecture(f"config.json says {key} = {value!r}, which is not supported.", "choose another model.")
 
     def dtype(self) -> str:
         """Return the type the model is stored in, under either of its keys; empty if the configuration has none."""

@@ -33,7 +33,6 @@ class Gemma3Config(Config):
     windows: tuple[int, ...]
     scale: float  # of attention scores
     attention_bias: bool
-    attention_softcap: float  # 0 = none
     logits_softcap: float  # 0 = none
     embedding_scale: float  # sqrt(width), rounded to the type the model is stored in, as Hugging Face does
     stored_prefix: str  # before every stored name
@@ -45,6 +44,7 @@ def parse(config: Mapping[str, Any], max_model_len: int | None) -> Gemma3Config:
     fields = Fields({**_DEFAULTS, **config, **text})
     fields.expect("hidden_activation", "gelu_pytorch_tanh", ("gelu_pytorch_tanh",))
     fields.refuse("use_bidirectional_attention")
+    fields.refuse("attn_logit_softcapping")  # Hugging Face has the key and ignores it; no published model sets it.
     sizes = fields.decoder(tied_head=True)
     scale = math.sqrt(sizes["hidden_size"])
     nested = {key: value or {} for key, value in fields.mapping("rope_parameters").items()}
@@ -59,7 +59,6 @@ def parse(config: Mapping[str, Any], max_model_len: int | None) -> Gemma3Config:
         windows=fields.layer_windows(sizes["num_layers"], lambda layer: (layer + 1) % pattern != 0),
         scale=fields.number("query_pre_attn_scalar") ** -0.5,
         attention_bias=fields.flag("attention_bias", False),
-        attention_softcap=fields.number("attn_logit_softcapping") if text.get("attn_logit_softcapping") else 0.0,
         logits_softcap=fields.number("final_logit_softcapping") if text.get("final_logit_softcapping") else 0.0,
         embedding_scale=rounded_to_bf16(scale) if "bfloat16" in fields.dtype() else scale,
         stored_prefix="language_model." if "text_config" in config else "",
@@ -104,7 +103,6 @@ def _attention(g: Builder[V], x: V, layer: int, config: Gemma3Config) -> V:
         head_dim=head_dim,
         scale=config.scale,
         window=window,
-        softcap=config.attention_softcap,
     )
     return project(attended, "o_proj", config.hidden_size)
 
