@@ -1,6 +1,8 @@
 // Up to 6 rows x 32 channels in registers: 12 integer and 12 float accumulators, the weights of one line, one broadcast.
 // Included by linear_quantized.h.
 #pragma once
+#include <utility>
+
 #include "lanes.h"
 
 namespace gm::GM_TIER {
@@ -20,31 +22,63 @@ GM_INLINE __m512i broadcast4(const void* p) {
   return _mm512_set1_epi32(value);
 }
 
-// One pair of lines against all rows: x is the first k of row 0.
-template <int kBits, int MR>
-GM_INLINE void step(__m512i (&acc)[MR][2], const uint8_t* lines, const int8_t* x, int64_t stride) {
+GM_INLINE void dot_row(__m512i (&acc)[2], __m512i w0, __m512i w1, const int8_t* x) {
+  const __m512i a = broadcast4(x);
+  dot(acc[0], w0, a);
+  dot(acc[1], w1, a);
+}
+
+// One pair of lines against all rows: x is the first k of row 0. Rows are a parameter pack (here and below), since
+// lambdas over them make g++ 12 store every accumulator to the stack as well.
+template <int kBits, int... M>
+GM_INLINE void step(__m512i (&acc)[sizeof...(M)][2], const uint8_t* lines, const int8_t* x, int64_t stride) {
   const __m512i v0 = _mm512_load_si512(lines), v1 = _mm512_load_si512(lines + 64);
   if constexpr (kBits == 8) {
-    unroll<MR>([&](auto m) {
-      const __m512i a = broadcast4(x + m * stride);
-      dot(acc[m][0], v0, a);
-      dot(acc[m][1], v1, a);
-    });
+    (dot_row(acc[M], v0, v1, x + M * stride), ...);
   } else {
     const __m512i nibble = _mm512_set1_epi8(15);
     const __m512i low0 = _mm512_and_si512(v0, nibble), low1 = _mm512_and_si512(v1, nibble);
-    unroll<MR>([&](auto m) {
-      const __m512i a = broadcast4(x + m * stride);
-      dot(acc[m][0], low0, a);
-      dot(acc[m][1], low1, a);
-    });
+    (dot_row(acc[M], low0, low1, x + M * stride), ...);
     const __m512i high0 = _mm512_and_si512(_mm512_srli_epi16(v0, 4), nibble);
     const __m512i high1 = _mm512_and_si512(_mm512_srli_epi16(v1, 4), nibble);
-    unroll<MR>([&](auto m) {
-      const __m512i a = broadcast4(x + 4 + m * stride);
-      dot(acc[m][0], high0, a);
-      dot(acc[m][1], high1, a);
-    });
+    (dot_row(acc[M], high0, high1, x + 4 + M * stride), ...);
+  }
+}
+
+template <int kZero>
+GM_INLINE void start_row(__m512i (&acc)[2], const int32_t* offset) {
+  acc[0] = _mm512_setzero_si512();
+  if constexpr (kZero) acc[0] = broadcast4(offset);
+  if constexpr (kZero == 128) acc[0] = _mm512_slli_epi32(acc[0], 4);
+  acc[1] = acc[0];
+}
+
+GM_INLINE void scale_row(__m512 (&y)[2], const __m512i (&acc)[2], __m512 s0, __m512 s1, const float* scale) {
+  const __m512 a = _mm512_set1_ps(*scale);
+  y[0] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(acc[0]), _mm512_mul_ps(s0, a), y[0]);
+  y[1] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(acc[1]), _mm512_mul_ps(s1, a), y[1]);
+}
+
+GM_INLINE void add_min_row(__m512 (&y)[2], __m512 m0, __m512 m1, const float* sum) {
+  const __m512 a = _mm512_set1_ps(*sum);
+  y[0] = _mm512_fmadd_ps(m0, a, y[0]);
+  y[1] = _mm512_fmadd_ps(m1, a, y[1]);
+}
+
+// Group g of one block.
+template <class L, int kBits, int... M>
+GM_INLINE void group_of(__m512 (&y)[sizeof...(M)][2], const uint8_t* block, const Rows& at, int g) {
+  __m512i acc[sizeof...(M)][2];
+  (start_row<L::zero>(acc[M], row_of(at.offsets + g, M, at.stride)), ...);
+#pragma GCC unroll 8
+  for (int j = g * L::steps; j < (g + 1) * L::steps; ++j) {
+    step<kBits, M...>(acc, block + L::codes_offset + j * 128, at.codes + j * L::step_k, at.stride);
+  }
+  const __m512 s0 = halves(block + g * 64), s1 = halves(block + g * 64 + 32);
+  (scale_row(y[M], acc[M], s0, s1, row_of(at.scales, M, at.stride)), ...);
+  if constexpr (L::codes_offset > L::min_offset) {
+    const __m512 m0 = halves(block + L::min_offset + g * 64), m1 = halves(block + L::min_offset + g * 64 + 32);
+    (add_min_row(y[M], m0, m1, row_of(at.scaled_sums + g, M, at.stride)), ...);
   }
 }
 
@@ -57,54 +91,28 @@ GM_INLINE void write16(__m512 value, const LinearArgs& args, float* y, int64_t c
   _mm512_mask_storeu_ps(y + channel, mask, value);
 }
 
+template <class L, int kBits, int... M>
+GM_INLINE void tile_of(std::integer_sequence<int, M...>, const uint8_t* tile, Rows at, const LinearArgs& args, int64_t channel,
+                       Prefetch prefetch) {
+  __m512 y[sizeof...(M)][2];
+  ((y[M][0] = y[M][1] = _mm512_setzero_ps()), ...);
+  for (int64_t blocks = args.k / block_k; blocks > 0; --blocks) {
+    fetch<L::num_lines>(prefetch);
+    group_of<L, kBits, M...>(y, tile, at, 0);
+    if constexpr (L::num_groups == 2) group_of<L, kBits, M...>(y, tile, at, 1);
+    tile += L::block_bytes;
+    at.codes += block_k;
+    at.scales += 1;
+    at.offsets += L::num_groups;
+    at.scaled_sums += L::num_groups;
+  }
+  (write16(y[M][0], args, at.y + M * args.ldy, channel), ...);
+  (write16(y[M][1], args, at.y + M * args.ldy, channel + 16), ...);
+}
+
 template <int kBits, int kGroup, bool kMin, int MR>
 void tile_rows(const uint8_t* tile, const Rows& rows, const LinearArgs& args, int64_t channel, Prefetch prefetch) {
-  using L = Layout<kBits, kGroup, kMin>;
-  const int64_t blocks = args.k / block_k, stride = rows.stride;
-  const int8_t* x = rows.codes;
-  const float* scales = rows.scales;
-  const int32_t* offsets = rows.offsets;
-  const float* sums = rows.scaled_sums;
-  __m512 y[MR][2];
-  unroll<MR>([&](auto m) { y[m][0] = y[m][1] = _mm512_setzero_ps(); });
-  for (int64_t b = 0; b < blocks; ++b) {
-    fetch<L::num_lines>(prefetch);
-    unroll<L::num_groups>([&](auto g) {
-      __m512i acc[MR][2];
-      unroll<MR>([&](auto m) {
-        __m512i start = _mm512_setzero_si512();
-        if constexpr (L::zero) start = broadcast4(row_of(offsets + g, m, stride));
-        if constexpr (L::zero == 128) start = _mm512_slli_epi32(start, 4);
-        acc[m][0] = acc[m][1] = start;
-      });
-      unroll<L::steps>([&](auto j) {
-        step<kBits>(acc, tile + L::codes_offset + (g * L::steps + j) * 128, x + (g * L::steps + j) * L::step_k, stride);
-      });
-      const __m512 s0 = halves(tile + g * 64), s1 = halves(tile + g * 64 + 32);
-      unroll<MR>([&](auto m) {
-        const __m512 a = _mm512_set1_ps(*row_of(scales, m, stride));
-        y[m][0] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(acc[m][0]), _mm512_mul_ps(s0, a), y[m][0]);
-        y[m][1] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(acc[m][1]), _mm512_mul_ps(s1, a), y[m][1]);
-      });
-      if constexpr (kMin) {
-        const __m512 m0 = halves(tile + L::min_offset + g * 64), m1 = halves(tile + L::min_offset + g * 64 + 32);
-        unroll<MR>([&](auto m) {
-          const __m512 a = _mm512_set1_ps(*row_of(sums + g, m, stride));
-          y[m][0] = _mm512_fmadd_ps(m0, a, y[m][0]);
-          y[m][1] = _mm512_fmadd_ps(m1, a, y[m][1]);
-        });
-      }
-    });
-    tile += L::block_bytes;
-    x += block_k;
-    scales += 1;
-    offsets += L::num_groups;
-    sums += L::num_groups;
-  }
-  unroll<MR>([&](auto m) {
-    write16(y[m][0], args, rows.y + m * args.ldy, channel);
-    write16(y[m][1], args, rows.y + m * args.ldy, channel + 16);
-  });
+  tile_of<Layout<kBits, kGroup, kMin>, kBits>(std::make_integer_sequence<int, MR>{}, tile, rows, args, channel, prefetch);
 }
 
 }  // namespace

@@ -1,9 +1,12 @@
-// Rates of the linear kernels on one and two threads. usage: bench_linear [tier]
+// Rates of the linear kernels, beside what the machine can do in the same minute. usage: bench_linear [tier [threads]]
+// Weights are cycled through 200 MB, so that the last cache does not help.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <thread>
 
+#include "../runtime/pack.h"
 #include "check.h"
 
 using namespace gm;
@@ -11,53 +14,120 @@ using namespace gm::test;
 
 namespace {
 
+constexpr int64_t pool_bytes = int64_t{200} << 20;
+
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// Weights are cycled through 200 MB, so that the last cache does not help.
-void measure(const Kernels& kernels, int format, int64_t bytes_per_block, int64_t n, int64_t k, int64_t rows, int threads) {
-  const size_t matrix_bytes = (n / 32) * (k / 32) * bytes_per_block;
-  const int copies = std::max<int>(1, static_cast<int>((200 << 20) / matrix_bytes));
-  static Aligned<uint8_t>* weights = nullptr;
-  if (!weights) {
-    weights = new Aligned<uint8_t>(300 << 20);
-    std::memset(weights->data, 0x21, weights->size);
+// Seconds of work(worker) on `threads` threads that start together.
+template <class Work>
+double time_of(int threads, const Work& work) {
+  std::atomic<int> ready{0};
+  const auto run = [&](int worker) {
+    ++ready;
+    while (ready < threads) {
+    }
+    work(worker);
+  };
+  std::vector<std::thread> others;
+  for (int worker = 1; worker < threads; ++worker) others.emplace_back(run, worker);
+  while (ready < threads - 1) std::this_thread::yield();
+  const double started = now();
+  run(0);
+  for (std::thread& other : others) other.join();
+  return now() - started;
+}
+
+// GB/s of reading the pool.
+double memory_rate(const uint8_t* pool, int threads) {
+  std::atomic<uint64_t> total{0};
+  const double seconds = time_of(threads, [&](int worker) {
+    const auto* begin = reinterpret_cast<const uint64_t*>(pool + pool_bytes / threads * worker);
+    uint64_t sums[8] = {};
+    for (int64_t i = 0; i < pool_bytes / threads / 8; i += 8) {
+      for (int j = 0; j < 8; ++j) sums[j] += begin[i + j];
+    }
+    total += sums[0] + sums[1] + sums[2] + sums[3] + sums[4] + sums[5] + sums[6] + sums[7];
+  });
+  return pool_bytes / seconds * 1e-9;
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx512f,avx512vnni"))) void dot_loop(int64_t rounds) {
+#define GM_DOT(i) "vpdpbusd %%zmm1, %%zmm0, %%zmm" #i "\n\t"
+  asm volatile("1:\n\t" GM_DOT(4) GM_DOT(5) GM_DOT(6) GM_DOT(7) GM_DOT(8) GM_DOT(9) GM_DOT(10) GM_DOT(11) GM_DOT(12) GM_DOT(13)
+                   GM_DOT(14) GM_DOT(15) "dec %0\n\tjnz 1b"
+               : "+r"(rounds)
+               :
+               : "zmm4", "zmm5", "zmm6", "zmm7", "zmm8", "zmm9", "zmm10", "zmm11", "zmm12", "zmm13", "zmm14", "zmm15", "cc");
+#undef GM_DOT
+}
+#endif
+
+// GOP/s of vpdpbusd on 512-bit registers; 0 if this machine has none.
+double dot_rate(int threads) {
+#if defined(__x86_64__)
+  constexpr int64_t rounds = 500000;
+  if (__builtin_cpu_supports("avx512vnni"))
+    return 12 * 128e-9 * rounds * threads / time_of(threads, [](int) { dot_loop(rounds); });
+#endif
+  return 0.0 * threads;
+}
+
+struct Case {
+  Format format;
+  int64_t n, k, rows;
+};
+
+double linear_time(const Kernels& kernels, const Case& c, const uint8_t* pool, int threads) {
+  const int64_t matrix_bytes = packed_bytes(c.format, c.n, c.k), copies = std::max<int64_t>(1, pool_bytes / matrix_bytes);
+  const int64_t calls = std::clamp<int64_t>(static_cast<int64_t>(3e8 / (2.0 * c.n * c.k * c.rows)), 1, copies);
+  std::vector<float> x(c.rows * c.k, 0.5f), y(c.rows * c.n);
+  Aligned<uint8_t> quantized(kernels.quantized_bytes(c.rows, c.k));
+  kernels.quantize({x.data(), c.k, c.k, quantized.data, c.rows, 0, c.rows, 0, c.k});
+  static std::atomic<int64_t> next{0};
+  const int64_t first = next.fetch_add(calls);
+  const void* input = is_quantized(c.format) ? static_cast<const void*>(quantized.data) : x.data();
+  return time_of(threads,
+                 [&](int worker) {
+                   for (int64_t call = first; call < first + calls; ++call) {
+                     kernels.linear[static_cast<int>(c.format)]({pool + call % copies * matrix_bytes, c.n, c.k, input, c.k,
+                                                                 c.rows, y.data(), c.n, nullptr, false,
+                                                                 c.n / 32 * worker / threads, c.n / 32 * (worker + 1) / threads});
+                   }
+                 }) /
+         static_cast<double>(calls);
+}
+
+// The best of several rounds, each with the roof sampled beside it.
+void measure(const Kernels& kernels, const Case& c, const uint8_t* pool, int threads) {
+  double best = 1e9, memory = 0, dots = 0;
+  for (int repetition = 0; repetition < 25; ++repetition) {
+    memory = std::max(memory, memory_rate(pool, threads));
+    dots = std::max(dots, dot_rate(threads));
+    best = std::min(best, linear_time(kernels, c, pool, threads));
   }
-  std::vector<float> x(rows * k, 0.5f), y(rows * n);
-  Aligned<uint8_t> quantized(kernels.quantized_bytes(rows, k));
-  kernels.quantize({x.data(), k, k, quantized.data, rows, 0, rows, 0, k});
-  double best = 1e9;
-  for (int repetition = 0; repetition < 7; ++repetition) {
-    const int calls = std::max<int>(1, static_cast<int>(4e9 / (2.0 * n * k * rows)));
-    const auto work = [&](int worker) {
-      for (int call = 0; call < std::min(calls, 4 * copies); ++call) {
-        LinearArgs args{weights->data + (call % copies) * matrix_bytes, n, k, quantized.data, k, rows, y.data(), n, nullptr, false,
-                        n / 32 * worker / threads, n / 32 * (worker + 1) / threads};
-        kernels.linear[format](args);
-      }
-    };
-    const double started = now();
-    std::thread other;
-    if (threads == 2) other = std::thread(work, 1);
-    work(0);
-    if (other.joinable()) other.join();
-    best = std::min(best, (now() - started) / std::min(calls, 4 * copies));
-  }
-  std::printf("%-9s format %d n %5ld k %5ld rows %4ld threads %d: %7.1f GOP/s %6.1f GB/s\n", kernels.tier, format, static_cast<long>(n),
-              static_cast<long>(k), static_cast<long>(rows), threads, 2e-9 * n * k * rows / best, matrix_bytes / best * 1e-9);
+  const double bytes = static_cast<double>(packed_bytes(c.format, c.n, c.k)) / best * 1e-9;
+  const double ops = 2e-9 * static_cast<double>(c.n * c.k * c.rows) / best;
+  std::printf(
+      "%-8s format %d n %5ld k %5ld rows %4ld threads %d: %7.1f GOP/s (%3.0f %% of %5.0f) %6.1f GB/s (%3.0f %% of %4.1f)\n",
+      kernels.tier, static_cast<int>(c.format), static_cast<long>(c.n), static_cast<long>(c.k), static_cast<long>(c.rows),
+      threads, ops, 100 * ops / dots, dots, bytes, 100 * bytes / memory, memory);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  const int threads = argc > 2 ? std::atoi(argv[2]) : 2;
+  Aligned<uint8_t> pool(pool_bytes + 65536);
+  std::memset(pool.data, 0x21, pool.size);
   for (const Kernels* kernels : tiers()) {
     if (argc > 1 && std::strcmp(argv[1], kernels->tier) != 0) continue;
-    for (const int64_t rows : {1, 4, 16, 64, 512}) {
-      for (const int threads : {1, 2}) {
-        measure(*kernels, 0, 576, 1536, 576, rows, threads);
-        measure(*kernels, 1, 640, 1536, 576, rows, threads);
-        measure(*kernels, 0, 576, 8192, 2048, rows, threads);
-        measure(*kernels, 4, 1088, 1536, 576, rows, threads);
+    for (const int64_t rows : {1, 4, 6, 16, 64, 512}) {
+      for (const Format format : {Format::q4_g32, Format::q4_g32_min, Format::q8_g32, Format::q8_g16, Format::bf16}) {
+        measure(*kernels, {format, 1536, 576, rows}, pool.data, threads);
       }
+      measure(*kernels, {Format::q4_g32, 8192, 2048, rows}, pool.data, threads);
+      measure(*kernels, {Format::q4_g32, 2048, 8192, rows}, pool.data, threads);
     }
   }
 }
