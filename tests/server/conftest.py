@@ -35,6 +35,12 @@ class Running:
         """Do something on the server's loop."""
         self.server.loop.call_soon_threadsafe(work)
 
+    def settle(self) -> None:
+        """Wait until the loop has done what it was at: a response arrives before its log line is written."""
+        done = threading.Event()
+        self.on_loop(done.set)
+        assert done.wait(20)
+
     def join(self) -> int:
         """Wait for the server's end and return its exit code."""
         self.thread.join(20)

@@ -225,6 +225,6 @@ def test_a_fault_of_ours_is_a_500_in_openais_shape_and_is_logged(start: Start, m
     monkeypatch.setattr(running.deployment, "fingerprint", object())  # cannot be written as JSON
     response = running.http.post(CHAT, json=chat("endless"))
     assert (response.status_code, response.json()["error"]["code"]) == (500, "internal_error")
-    assert running.http.get("/health").status_code == 200
+    running.settle()
     assert any(record.exc_info for record in caplog.records if record.name == "gristmill.server")
     assert running.deployment.aborted.acquire(timeout=20), "what was started for it goes on"

@@ -176,8 +176,8 @@ class ScriptedDeployment:
         """Count the calls of one of the engine's methods, so that a test can wait for them."""
         count, method = threading.Semaphore(0), getattr(self.engine, name)
 
-        def counted(argument: Any) -> None:
-            method(argument)
+        def counted(*arguments: Any) -> None:
+            method(*arguments)
             count.release()
 
         setattr(self.engine, name, counted)

@@ -98,6 +98,8 @@ async def test_a_stop_string_ends_the_engines_request_too(service: Service, depl
     await answer(service, "endless", stop="z", max_tokens=400)
     await settle(service)
     assert deployment.executable.num_steps < 100
+    assert deployment.metrics.requests["stop"] == 2, "a stop string counts as a stop"
+    assert deployment.metrics.requests["abort"] == 0
 
 
 async def test_a_prefix_of_a_stop_string_is_held_back_and_then_given(service: Service) -> None:
@@ -168,6 +170,13 @@ async def test_a_long_text_is_encoded_off_the_loop(service: Service, deployment:
         (await service.prepare(call(text, truncate_prompt_tokens=10))).cancel()
     assert threads[0] is not threading.main_thread()
     assert threads[1] is threading.main_thread()
+
+
+async def test_too_many_long_texts_at_once_are_refused_where_there_is_a_limit(deployment: ScriptedDeployment) -> None:
+    service = Service({"copy": deployment}, max_preparing=0)  # type: ignore[dict-item]
+    with pytest.raises(QueueFull, match="being prepared"):
+        await service.prepare(call("x" * 5000))
+    assert (await answer(service, "{short}"))[0] == "short"
 
 
 async def test_truncation_keeps_the_last_tokens_and_only_when_asked(service: Service) -> None:

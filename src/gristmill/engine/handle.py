@@ -59,7 +59,7 @@ class Engine:
         self._changed = threading.Condition()
         self._live: set[str] = set()  # accepted, and no last event yet; bounds the two inboxes
         self._arrivals: list[Sequence] = []
-        self._aborts: set[str] = set()
+        self._aborts: dict[str, FinishReason] = {}
         self._arrived_tokens = 0
         self._num_accepted = 0
         self._is_closing = False
@@ -86,11 +86,14 @@ class Engine:
                 self._metrics.requests[REFUSED] += 1
             raise
 
-    def abort(self, request_id: str) -> None:
-        """End a request at the next step, whatever it is doing; unknown and ended ones are ignored."""
+    def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> None:
+        """End a request at the next step, whatever it is doing; unknown and ended ones are ignored.
+
+        `reason` is what it counts as: STOP where the caller has found a stop string in its text.
+        """
         with self._changed:
             if request_id in self._live:
-                self._aborts.add(request_id)
+                self._aborts.setdefault(request_id, reason)
                 self._changed.notify()
 
     def close(self, timeout_s: float) -> None:
@@ -206,7 +209,7 @@ class Engine:
         scheduler = self._loop.scheduler
         with self._changed:
             ended = [scheduler.add(sequence) for sequence in self._arrivals]
-            ended += [scheduler.abort(request_id) for request_id in self._aborts]
+            ended += [scheduler.abort(request_id, reason) for request_id, reason in self._aborts.items()]
             self._arrivals.clear()
             self._aborts.clear()
             self._arrived_tokens = 0

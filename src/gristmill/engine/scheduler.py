@@ -67,10 +67,10 @@ class Scheduler:
         self.waiting.add(sequence)
         return self._end(sequence, (), FinishReason.LENGTH) if sequence.max_tokens == 0 else None
 
-    def abort(self, request_id: str) -> TokenEvent | None:
+    def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> TokenEvent | None:
         """End a sequence now and free its blocks; return its last event, or None if it has ended already."""
         sequence = self._by_id.get(request_id)
-        return None if sequence is None else self._end(sequence, (), FinishReason.ABORT)
+        return None if sequence is None else self._end(sequence, (), reason)
 
     def unfinished_ids(self) -> list[str]:
         """Return the request ids of all sequences that have not ended."""
@@ -317,7 +317,7 @@ class Scheduler:
         del self._by_id[sequence.request.id]
         usage = sequence.usage(self._clock.now_ns())
         self._metrics.observe_end(reason, usage)
-        stop_token_id = token_ids[-1] if reason is FinishReason.STOP else None
+        stop_token_id = token_ids[-1] if reason is FinishReason.STOP and token_ids else None
         return TokenEvent(sequence.request.id, token_ids, logprobs, reason, stop_token_id, usage, error)
 
 

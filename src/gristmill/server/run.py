@@ -14,6 +14,7 @@ from gristmill.server.settings import server_settings
 from gristmill.server.uvicorn_server import Server
 from gristmill.service.generate import Service
 
+MAX_PREPARING = 1024  # requests with long texts that may wait to be rendered and encoded
 Announce = Callable[[str, list[str]], None]
 
 
@@ -30,7 +31,7 @@ def serve(model: str, settings: ServeSettings, announce: Announce) -> int:
     with contextlib.closing(listener):
         metrics = EngineMetrics()
         deployment = load_deployment(model, settings, name=settings.name, metrics=metrics)
-        service = Service({deployment.name: deployment})
+        service = Service({deployment.name: deployment}, max_preparing=MAX_PREPARING)
         try:
             server = Server(
                 service, own, metrics.exposition, lambda: announce(url_of(own.host, listener), deployment.resolved.lines())

@@ -54,6 +54,7 @@ class Server(uvicorn.Server):
                 lifespan="off",
                 log_config=None,
                 access_log=False,
+                proxy_headers=False,
                 server_header=False,
                 timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=int(LAST_WORDS_S),

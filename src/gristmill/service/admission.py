@@ -51,7 +51,7 @@ def admit(call: GenerateCall, deployment: Deployment, seed: int) -> Admitted:
     if not ids:
         raise InvalidRequest("the prompt has no tokens.", "send at least one character, or one token id.", param="prompt")
     if room < 1:
-        raise too_long(f"{len(ids):,} tokens", deployment)
+        raise too_long(f"{len(ids):,} tokens", call, deployment)
     max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
     drawn = seed if params.seed is None else params.seed
     resolved = replace(params, seed=drawn & SEED_MAX, max_tokens=max_tokens, min_tokens=min(params.min_tokens, max_tokens))
@@ -94,13 +94,13 @@ def check_token_ids(ids: Sequence[int], tokenizer: Tokenizer, name: str) -> None
         )
 
 
-def too_long(has: str, deployment: Deployment) -> PromptTooLong:
+def too_long(has: str, call: GenerateCall, deployment: Deployment) -> PromptTooLong:
     """Return the error for a prompt that leaves no room for one token."""
     return PromptTooLong(
         f"the prompt has {has}; this deployment accepts {deployment.max_model_len - 1:,} and one for the answer "
         f"({deployment.max_model_len:,} in all).",
         "shorten it, send truncate_prompt_tokens, or restart with a larger --max-model-len.",
-        param="prompt",
+        param="prompt" if call.messages is None else "messages",
     )
 
 
@@ -121,11 +121,11 @@ def _encode(call: GenerateCall, deployment: Deployment) -> list[int]:
         return ids
     may_be_cut = call.params.truncate_prompt_tokens is not None
     if call.messages is not None and len(call.messages) > deployment.max_model_len and not may_be_cut:
-        raise too_long(f"{len(call.messages):,} messages, at least one token each", deployment)
+        raise too_long(f"{len(call.messages):,} messages, at least one token each", call, deployment)
     text = render(call, deployment)
     longest = deployment.tokenizer.longest_token_chars
     if not may_be_cut and len(text) > deployment.max_model_len * longest:
-        raise too_long(f"{len(text):,} characters, at least {-(-len(text) // longest):,} tokens", deployment)
+        raise too_long(f"{len(text):,} characters, at least {-(-len(text) // longest):,} tokens", call, deployment)
     return encode_text(text, call, deployment)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from gristmill.core.clock import Clock, MonotonicClock
 from gristmill.core.errors import GristmillError, ModelNotFound, QueueFull, RequestFailed
-from gristmill.core.request import Request, TokenEvent
+from gristmill.core.request import FinishReason, Request, TokenEvent
 from gristmill.service.admission import Admitted, admit, draw_seed, text_length
 from gristmill.service.calls import GenerateCall
 from gristmill.service.generation import Generation
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from gristmill.repository.deployment import Deployment
 
 WORKER_CHARS = 4096  # a longer text is rendered and encoded in a worker, not on the event loop
-MAX_PREPARING = 1024  # calls that may be rendered and encoded, or wait for that, at once
 NUM_WORKERS = 2
 
 T = TypeVar("T")
@@ -32,11 +31,15 @@ log = logging.getLogger("gristmill.service")
 class Service:
     """Answers calls with the deployments that it was given. Belongs to the event loop of its first call."""
 
-    def __init__(self, deployments: Mapping[str, Deployment], clock: Clock | None = None) -> None:
+    def __init__(
+        self, deployments: Mapping[str, Deployment], clock: Clock | None = None, max_preparing: int | None = None
+    ) -> None:
+        """Listen to the deployments. `max_preparing` calls with long texts may wait for a worker; None = any number."""
         self.deployments = dict(deployments)
         self._channels = {name: _Channel(deployment) for name, deployment in self.deployments.items()}
         self._clock = clock or MonotonicClock()
         self._workers = ThreadPoolExecutor(NUM_WORKERS, thread_name_prefix="gristmill-text")
+        self._max_preparing = max_preparing
         self._num_preparing = 0
 
     def deployment(self, model: str | None) -> Deployment:
@@ -71,8 +74,8 @@ class Service:
         """Do `work` here, or in a worker if it is about a long text. Raises: QueueFull, and what `work` raises."""
         if num_chars <= WORKER_CHARS:
             return work()
-        if self._num_preparing >= MAX_PREPARING:
-            raise QueueFull(f"{MAX_PREPARING:,} requests are being prepared.", "try again in a moment.")
+        if self._max_preparing is not None and self._num_preparing >= self._max_preparing:
+            raise QueueFull(f"{self._num_preparing:,} long requests are being prepared.", "try again in a moment.")
         self._num_preparing += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._workers, work)
@@ -136,11 +139,10 @@ class _Channel:
             del self._live[request.id]
             raise
 
-    def forget(self, request_ids: list[str]) -> None:
-        """Abort these in the engine, and drop what is finished."""
-        for request_id in request_ids:
-            if self._live.pop(request_id, None) is not None:
-                self._deployment.engine.abort(request_id)
+    def forget(self, request_id: str, reason: FinishReason) -> None:
+        """Take no more events of a request, and end it in the engine."""
+        if self._live.pop(request_id, None) is not None:
+            self._deployment.engine.abort(request_id, reason)
 
     def generations(self) -> list[Generation]:
         """Return what runs."""

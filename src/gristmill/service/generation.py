@@ -14,6 +14,9 @@ from gristmill.service.stream import ChoiceStream, Delta, sum_usages
 if TYPE_CHECKING:
     from gristmill.repository.deployment import Deployment
 
+# Ends an engine request that the loop thread is done with; the reason is what it counts as.
+Forget = Callable[[str, FinishReason], None]
+
 
 class Generation(AsyncIterator[Delta]):
     """An answer that is being made: iterate over its deltas, or take what has come with `deltas()`.
@@ -22,16 +25,14 @@ class Generation(AsyncIterator[Delta]):
     the loop that prepared it. Whoever stops reading before the end calls `cancel()`.
     """
 
-    def __init__(
-        self, deployment: Deployment, admitted: Sequence[Admitted], seed: int, forget: Callable[[list[str]], None]
-    ) -> None:
+    def __init__(self, deployment: Deployment, admitted: Sequence[Admitted], seed: int, forget: Forget) -> None:
         self.deployment = deployment
         self.id = admitted[0].call.request_id
         self.seed = seed
         self.prompts = [one.prompt_token_ids for one in admitted]
         self.is_cancelled = False
-        self.finish_reasons: list[str] = []
         self._sizes = [one.params.n for one in admitted]
+        self.finish_reasons = ["unfinished"] * sum(self._sizes)
         self._usages = [Usage()] * sum(self._sizes)
         self._forget = forget
         self._open: dict[str, ChoiceStream] = {}
@@ -130,15 +131,15 @@ class Generation(AsyncIterator[Delta]):
         assert delta.usage is not None
         assert delta.finish_reason is not None
         self._usages[stream.index] = delta.usage
-        self.finish_reasons.append(delta.finish_reason)
+        self.finish_reasons[stream.index] = delta.finish_reason
         del self._open[stream.request.id]
-        # A stop string is found here, not in the engine, which would go on.
-        self._forget([stream.request.id] if is_running else [])
+        if is_running:  # a stop string is found here, not in the engine, which would go on
+            self._forget(stream.request.id, FinishReason.STOP)
 
     def _end(self) -> None:
-        ids = list(self._open)
+        for request_id in self._open:
+            self._forget(request_id, FinishReason.ABORT)
         self._open.clear()
-        self._forget(ids)
         self.wake()
 
 
