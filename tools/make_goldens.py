@@ -6,7 +6,8 @@ tests/data/goldens (config.json, model.safetensors) with golden.safetensors besi
 
 A seed is used only if, at every greedy step, the two most likely tokens lie further apart than ten times the
 tolerance of the tests, so that the ids cannot flip; seeds are tried in ascending order.
-With a path to the default model's GGUF as argument, its golden (last-row logits, greedy ids) is made as well.
+Paths of the real models' GGUFs as arguments make their goldens instead: logits of the last prompt row (the 32
+largest, and every 64th), and greedy ids.
 """
 
 from __future__ import annotations
@@ -184,7 +185,7 @@ def _save_golden(path: Path, prompt: list[int], ids: list[int], tensors: dict[st
 
 
 def make_from_gguf(path: Path, prompts: dict[str, list[int]]) -> None:
-    """The golden of a real Llama in a GGUF: every tensor dequantized by the published definition, run by Hugging Face."""
+    """The golden of a real model in a GGUF: every tensor dequantized by the published definition, run by Hugging Face."""
     model = load_gguf(path)
     for name, prompt in prompts.items():
         ids = greedy(model, prompt, 0.0)
@@ -203,27 +204,25 @@ def make_from_gguf(path: Path, prompts: dict[str, list[int]]) -> None:
 
 
 def load_gguf(path: Path) -> Any:
-    """A LlamaForCausalLM with the file's weights in f32; q and k rows put back into Hugging Face's order."""
+    """Hugging Face's model of a GGUF, in f32: q and k rows of a llama put back in order, gemma's norms less one."""
     import gguf
 
     reader = gguf.GGUFReader(path)
-    meta = {key: field.contents() for key, field in reader.fields.items() if key.startswith("llama.")}
+    values = {key.partition(".")[2]: field.contents() for key, field in reader.fields.items()}
     tensors = {t.name: torch.from_numpy(np.array(gguf.quants.dequantize(t.data, t.tensor_type))) for t in reader.tensors}
-    config = transformers.LlamaConfig(
-        vocab_size=tensors["token_embd.weight"].shape[0],
-        hidden_size=meta["llama.embedding_length"],
-        intermediate_size=meta["llama.feed_forward_length"],
-        num_hidden_layers=meta["llama.block_count"],
-        num_attention_heads=meta["llama.attention.head_count"],
-        num_key_value_heads=meta["llama.attention.head_count_kv"],
-        max_position_embeddings=meta["llama.context_length"],
-        rms_norm_eps=meta["llama.attention.layer_norm_rms_epsilon"],
-        rope_parameters={"rope_type": "default", "rope_theta": meta["llama.rope.freq_base"]},
-        tie_word_embeddings="output.weight" not in tensors,
-    )
+    is_gemma = values["architecture"] == "gemma3"
+    sizes = {name: values[key] for name, key in _SIZES.items()} | {"vocab_size": len(tensors["token_embd.weight"])}
+    sizes["tie_word_embeddings"] = "output.weight" not in tensors
+    if is_gemma:
+        sizes |= {"head_dim": values["attention.key_length"], "sliding_window": values["attention.sliding_window"]}
+        config = transformers.Gemma3TextConfig(**sizes, rope_theta=values["rope.freq_base"])
+    else:
+        rope = {"rope_type": "default", "rope_theta": values["rope.freq_base"]}
+        config = transformers.LlamaConfig(**sizes, rope_parameters=rope)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-    heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
-    state = {_hf_name(name): _unpermuted(name, tensor, heads) for name, tensor in tensors.items()}
+    heads = {} if is_gemma else {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
+    state = {_hf_name(name, is_gemma): _unpermuted(name, tensor, heads) for name, tensor in tensors.items()}
+    state = {name: t - 1 if is_gemma and name.endswith("norm.weight") else t for name, t in state.items()}
     missing, unexpected = model.load_state_dict(state, strict=False)
     assert not unexpected, unexpected
     assert set(missing) <= {"lm_head.weight"}, missing
@@ -231,17 +230,28 @@ def load_gguf(path: Path) -> Any:
     return model
 
 
+_SIZES = {
+    "hidden_size": "embedding_length",
+    "intermediate_size": "feed_forward_length",
+    "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "max_position_embeddings": "context_length",
+    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+}
 _PARTS = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_output": "self_attn.o_proj"}
 _PARTS |= {f"attn_{p}": f"self_attn.{p}_proj" for p in "qkv"} | {f"ffn_{p}": f"mlp.{p}_proj" for p in ("gate", "up", "down")}
 _WHOLE = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight"}
 _WHOLE |= {"output.weight": "lm_head.weight"}
+_GEMMA = {"ffn_norm": "pre_feedforward_layernorm", "post_ffw_norm": "post_feedforward_layernorm"}
+_GEMMA |= {"post_attention_norm": "post_attention_layernorm"} | {f"attn_{p}_norm": f"self_attn.{p}_norm" for p in "qk"}
 
 
-def _hf_name(name: str) -> str:
+def _hf_name(name: str, is_gemma: bool) -> str:
     if name in _WHOLE:
         return _WHOLE[name]
     _, layer, part, kind = name.split(".")
-    return f"model.layers.{layer}.{_PARTS[part]}.{kind}"
+    return f"model.layers.{layer}.{(_PARTS | (_GEMMA if is_gemma else {}))[part]}.{kind}"
 
 
 def _unpermuted(name: str, tensor: torch.Tensor, heads: dict[str, int]) -> torch.Tensor:
@@ -262,14 +272,20 @@ def main(arguments: list[str]) -> None:
     for recipe in filter(chosen, recipes()):
         make(recipe)
     for path in (Path(argument) for argument in arguments if argument.endswith(".gguf")):
-        make_from_gguf(path, REAL_PROMPTS)
+        make_from_gguf(path, REAL_PROMPTS[path.stem])
 
 
-# Of SmolLM2's tokenizer: the beginning of a story, of a Python function, and a question inside the chat template.
-REAL_PROMPTS: dict[str, list[int]] = {
-    "story": [6403, 1980, 253, 655, 28, 281, 253, 1165, 6560, 411, 260, 3426, 28, 665, 4161],
-    "code": [1604, 3987, 46477, 24, 94, 42, 464, 25, 4722, 464, 42, 472, 1620, 14362, 260, 304, 29, 373, 1230, 7996, 198],
-    "chat": [1, 4093, 198, 1780, 314, 260, 3575, 282, 4649, 47, 2, 198, 1, 520, 9531, 198],
+# Token ids of: the beginning of a story, of a Python function, a question inside the chat template, a fact.
+REAL_PROMPTS: dict[str, dict[str, list[int]]] = {
+    "smollm2-135m": {
+        "story": [6403, 1980, 253, 655, 28, 281, 253, 1165, 6560, 411, 260, 3426, 28, 665, 4161],
+        "code": [1604, 3987, 46477, 24, 94, 42, 464, 25, 4722, 464, 42, 472, 1620, 14362, 260, 304, 29, 373, 1230, 7996, 198],
+        "chat": [1, 4093, 198, 1780, 314, 260, 3575, 282, 4649, 47, 2, 198, 1, 520, 9531, 198],
+    },
+    "gemma3-270m": {
+        "story": [2, 14946, 3324, 496, 990, 236764, 528, 496, 1944, 9744, 684, 506, 5442, 236764, 993, 11742],
+        "fact": [2, 818, 5279, 529, 7001, 563],
+    },
 }
 
 if __name__ == "__main__":
