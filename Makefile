@@ -58,7 +58,7 @@ format: env-test  ## rewrite the sources in the project's format
 
 golden:  ## make the committed goldens again (torch and transformers, in an environment of their own)
 	@test -x .venv-golden/bin/python || $(PYTHON) -m venv .venv-golden
-	.venv-golden/bin/pip install --quiet torch==2.13.0 transformers safetensors numpy gguf
+	.venv-golden/bin/pip install --quiet torch==2.13.0 transformers==5.24.0 safetensors numpy gguf
 	.venv-golden/bin/python tools/make_goldens.py
 
 clean:  ## remove what was built
