@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from tests.engine.fake_executable import FakeExecutable
+
 from gristmill.backends.base import BLOCK_SIZE_TOKENS
 from gristmill.core.clock import FakeClock
 from gristmill.core.request import FinishReason, Request, TokenEvent
@@ -15,7 +17,6 @@ from gristmill.engine.loop import Loop
 from gristmill.engine.schedule import Schedule
 from gristmill.engine.sequence import Sequence, Status
 from gristmill.metrics.engine_metrics import EngineMetrics
-from tests.engine.fake_executable import FakeExecutable
 
 
 def make_limits(**changes: Any) -> EngineLimits:

@@ -109,7 +109,10 @@ class FakeExecutable:
     def _check_blocks(self, batch: Batch) -> None:
         (slots,), (tables,) = batch.slot_mapping, batch.block_tables
         readers: dict[int, int] = {}
-        used = [set(table[: -(-length // BLOCK_SIZE_TOKENS)].tolist()) for table, length in zip(tables, batch.context_len, strict=True)]
+        used = [
+            set(table[: -(-length // BLOCK_SIZE_TOKENS)].tolist())
+            for table, length in zip(tables, batch.context_len, strict=True)
+        ]
         for table, blocks, length in zip(tables, used, batch.context_len, strict=True):
             assert len(blocks) == -(-length // BLOCK_SIZE_TOKENS), "a block is twice in a table"
             assert max(blocks) < self._committed, "a block has no memory behind it"
@@ -121,7 +124,17 @@ class FakeExecutable:
 
     def _check_sampling(self, batch: Batch) -> None:
         columns, count = batch.sampling, len(batch.logits_rows)
-        for name in ("temperature", "top_k", "top_p", "min_p", "seed", "choice", "position", "num_logprobs", "history_prompt_len"):
+        for name in (
+            "temperature",
+            "top_k",
+            "top_p",
+            "min_p",
+            "seed",
+            "choice",
+            "position",
+            "num_logprobs",
+            "history_prompt_len",
+        ):
             assert getattr(columns, name).shape == (count,), name
         for start, values in (
             (columns.bias_start, columns.bias_ids),

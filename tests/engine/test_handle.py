@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.engine.driver import make_limits, make_request
+from tests.engine.fake_executable import FakeExecutable, alone
 
 from gristmill.backends.base import Batch
 from gristmill.core.clock import FakeClock
@@ -16,8 +18,6 @@ from gristmill.core.request import FinishReason, Request, TokenEvent
 from gristmill.engine.handle import Engine
 from gristmill.engine.limits import EngineLimits
 from gristmill.metrics.engine_metrics import EngineMetrics
-from tests.engine.driver import make_limits, make_request
-from tests.engine.fake_executable import FakeExecutable, alone
 
 TIMEOUT_S = 30.0
 

@@ -6,12 +6,12 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.engine.driver import Driver, make_limits, make_request
+from tests.engine.fake_executable import POISON_TOKEN, FakeExecutable, alone
 
 from gristmill.backends.base import BLOCK_SIZE_TOKENS
 from gristmill.core.clock import FakeClock
 from gristmill.core.request import FinishReason, Request
-from tests.engine.driver import Driver, make_limits, make_request
-from tests.engine.fake_executable import POISON_TOKEN, FakeExecutable, alone
 
 MAX_LEN = 5 * BLOCK_SIZE_TOKENS
 
@@ -42,9 +42,7 @@ def requests(draw: st.DrawFn, number: int) -> list[Request]:
     }
     prompt = draw(prompts())
     n = draw(st.sampled_from([1, 1, 1, 3]))
-    return [
-        make_request(f"{number}.{choice}", prompt, choice=choice, n=n, group_id=str(number), **params) for choice in range(n)
-    ]
+    return [make_request(f"{number}.{choice}", prompt, choice=choice, n=n, group_id=str(number), **params) for choice in range(n)]
 
 
 @st.composite
@@ -119,7 +117,7 @@ def test_random_traces_end_with_the_tokens_of_each_request_alone(data: st.DataOb
 @given(st.integers(0, 60), st.sampled_from([16, 64]))
 def test_an_abort_after_any_number_of_steps_changes_nobody_else(num_steps: int, chunk: int) -> None:
     driver = Driver(make_limits(num_blocks=9, max_step_tokens=chunk, max_model_len=MAX_LEN))
-    trace = [make_request(str(i), TEXTS[0][: 20 + 9 * i] + [i + 1], max_tokens=50) for i in range(5)]
+    trace = [make_request(str(i), [*TEXTS[0][: 20 + 9 * i], i + 1], max_tokens=50) for i in range(5)]
     for request in trace:
         driver.submit(request)
     for _ in range(num_steps):

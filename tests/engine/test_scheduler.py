@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.engine.driver import Driver, make_limits, make_request
+from tests.engine.fake_executable import POISON_TOKEN, FakeExecutable, alone
 
 from gristmill.backends.base import Batch
 from gristmill.core.clock import FakeClock
 from gristmill.core.errors import InvalidRequest, PromptTooLong, RequestFailed
 from gristmill.core.request import FinishReason, Request
 from gristmill.engine.sequence import Status
-from tests.engine.driver import Driver, make_limits, make_request
-from tests.engine.fake_executable import POISON_TOKEN, FakeExecutable, alone
 
 
 def _prompt(length: int, seed: int = 0) -> list[int]:
@@ -298,7 +298,7 @@ def test_a_prefix_that_many_share_is_computed_once() -> None:
 def test_a_stranger_passes_those_that_wait_for_a_prefix() -> None:
     driver = Driver(make_limits(max_step_tokens=40))
     prefix = _prompt(64)
-    first, second = (driver.submit(make_request(name, prefix + [i + 1, 2])) for i, name in enumerate("ab"))
+    first, second = (driver.submit(make_request(name, [*prefix, i + 1, 2])) for i, name in enumerate("ab"))
     stranger = driver.submit(make_request("c", _prompt(5, 9)))
     driver.step()
     driver.step()

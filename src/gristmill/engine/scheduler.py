@@ -255,6 +255,7 @@ class Scheduler:
             else:
                 events.append(self._end(sequence, (), FinishReason.ERROR, error=_not_finite(sequence)))
         self._metrics.inter_token.observe((now_ns - self._last_update_ns) / NS_PER_S, num_steady)
+        self._metrics.generated_tokens += sum(are_finite)
         self._last_update_ns = now_ns
         self._pace.learn(len(schedule.decodes), schedule.num_chunk_tokens, output.device_ns)
         return events
@@ -287,8 +288,7 @@ class Scheduler:
 
     def _take_token(self, sequence: Sequence, token: int, output: StepOutput, row: int, now_ns: int) -> TokenEvent:
         sequence.append(token, now_ns)
-        self._metrics.generated_tokens += 1
-        logprobs = logprobs_of(sequence, output, row)
+        logprobs = () if sequence.request.params.logprobs is None else logprobs_of(sequence, output, row)
         reason = sequence.finish_reason_after(token)
         if reason is not None:
             return self._end(sequence, (token,), reason, logprobs)

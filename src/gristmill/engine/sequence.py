@@ -157,9 +157,7 @@ class Sequence:
 
 
 def logprobs_of(sequence: Sequence, output: StepOutput, row: int) -> tuple[TokenLogprobs, ...]:
-    """Read the log probabilities of row `row`, if the request asked for them."""
+    """Read the log probabilities of row `row`, of a request that asked for them."""
     count = sequence.request.params.logprobs
-    if count is None:
-        return ()
     top = zip(output.top_ids[row, :count].tolist(), output.top_logprobs[row, :count].tolist(), strict=True)
     return (TokenLogprobs(int(output.token_ids[row]), float(output.logprobs[row]), tuple(top)),)
