@@ -84,10 +84,10 @@ def recipes() -> Iterator[Recipe]:
     yield Recipe("llama-yarn", "LlamaConfig", {"rope_parameters": YARN, "hidden_size": 32})
     yield Recipe("mistral", "MistralConfig", {"head_dim": 96, "sliding_window": 9})
     tied = {"tie_word_embeddings": True}
-    yield Recipe("qwen2", "Qwen2Config", tied, torch.float32)
+    yield Recipe("qwen2", "Qwen2Config", tied | {"hidden_size": 32}, torch.float32)
     window = {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1}
     yield Recipe("qwen2-window", "Qwen2Config", window | {"num_hidden_layers": 2})
-    yield Recipe("qwen3", "Qwen3Config", {"head_dim": 128})
+    yield Recipe("qwen3", "Qwen3Config", {"head_dim": 128, "hidden_size": 32})
     gemma = {"head_dim": 256, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "sliding_window": 8}
     gemma |= {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"], "query_pre_attn_scalar": 144}
     gemma |= {"num_attention_heads": 1, "vocab_size": 96}
@@ -97,7 +97,7 @@ def recipes() -> Iterator[Recipe]:
     gemma |= {"rope_parameters": nested, "final_logit_softcapping": 5.0, "head_dim": 64}
     yield Recipe("gemma3-softcap", "Gemma3TextConfig", gemma | tied)
     phi = {"hidden_size": 192, "num_attention_heads": 2, "intermediate_size": 32, "num_hidden_layers": 1, "head_dim": None}
-    yield Recipe("phi3", "Phi3Config", phi | {"sliding_window": 16})
+    yield Recipe("phi3", "Phi3Config", phi | {"sliding_window": 16, "vocab_size": 64})
     phi = {"hidden_size": 80, "num_attention_heads": 1, "intermediate_size": 64, "head_dim": None}
     for name, original in (("phi3-longrope-short", 64), ("phi3-longrope-long", 32)):
         values = phi | {"rope_parameters": longrope(60, original) | {"partial_rotary_factor": 0.75}}

@@ -32,6 +32,7 @@ One row of raw logits l[V], in this order:
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -129,7 +130,7 @@ def log_softmax(logits: F32) -> F32:
     """Log probabilities of raw logits [V], as step 2 defines them."""
     total = int(weights(logits, 1.0).astype(np.int64).sum())
     shifted = logits.astype(np.float64) - np.float64(logits.max())
-    return (shifted - np.log(np.float64(total) * 2.0**-WEIGHT_BITS)).astype(np.float32)
+    return np.asarray(shifted - math.log(total * 2.0**-WEIGHT_BITS), np.float32)
 
 
 def in_order(x: F32) -> I64:
