@@ -90,7 +90,11 @@ def test_another_kind_is_refused_by_name(kind):
         with_scaling(rope_type="llama3", factor=8.0, low_freq_factor=4.0, high_freq_factor=4.0),
         BASE | {"rope_scaling": "linear"},
         BASE | {"rope_theta": float("inf")},
+        BASE | {"rope_theta": 5e-324},
+        BASE | {"rope_theta": 10**400},
+        with_scaling(rope_type="longrope", short_factor=[1.0] * 32, long_factor=[1.0] * 32, original_max_position_embeddings=1),
         BASE | {"partial_rotary_factor": 2.0},
+        BASE | {"partial_rotary_factor": 1e300},
         BASE | {"partial_rotary_factor": 0.01},
     ],
 )

@@ -48,6 +48,7 @@ def test_no_weight_needs_a_rule():
         ("hidden_size", 0),
         ("hidden_size", "128"),
         ("vocab_size", 2**40),
+        ("num_hidden_layers", 1_000_000),
         ("num_attention_heads", True),
         ("num_key_value_heads", 3),
         ("rms_norm_eps", float("nan")),

@@ -1,6 +1,10 @@
-import pytest
+import json
+import random
 
-from gristmill.core.errors import UnsupportedArchitecture
+import pytest
+from tests.models.goldens import ROOT
+
+from gristmill.core.errors import ModelFileError, UnsupportedArchitecture
 from gristmill.models import gemma3, llama
 from gristmill.models.registry import architectures, load_architecture
 
@@ -31,3 +35,28 @@ def test_a_configuration_without_a_usable_model_type_is_refused(config):
 def test_a_classifier_is_refused_by_its_class():
     with pytest.raises(UnsupportedArchitecture, match="LlamaForSequenceClassification"):
         load_architecture({"model_type": "llama", "architectures": ["LlamaForSequenceClassification"]})
+
+
+JUNK = [None, True, -1, 0, 1, 7, 2**70, 10**400, -0.5, 1e308, float("nan"), float("inf"), "", "x", [], [1], {}, {"rope_type": []}]
+
+
+def parses(config):
+    try:
+        architecture = load_architecture(config)
+        architecture.graph(architecture.parse(config, 64))
+    except (ModelFileError, UnsupportedArchitecture):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", ["llama-llama3", "qwen2-window", "gemma3-softcap", "phi3-longrope-long"])
+def test_a_mutated_configuration_parses_or_is_refused_clearly(name):
+    golden, rng = json.loads((ROOT / name / "config.json").read_text()), random.Random(3)
+    refused = 0
+    for _ in range(400):
+        config = json.loads(json.dumps(golden))
+        places = [config, *(value for value in config.values() if isinstance(value, dict))]
+        place = rng.choice(places)
+        place[rng.choice(sorted(place))] = rng.choice(JUNK)
+        refused += not parses(config)
+    assert 40 < refused < 400

@@ -15,6 +15,7 @@ from gristmill.graph.builder import RopeScaling
 
 Frequencies = list[float]
 DEFAULT_THETA = 10_000.0
+_LARGEST = 1e300
 _ALIASES = {"su": "longrope"}
 
 
@@ -34,7 +35,7 @@ def frequencies(config: Mapping[str, Any], head_dim: int, max_model_len: int | N
             f"the model's rope kind is {kind!r}; supported are {', '.join(sorted(_KINDS))}.",
             "choose a model with one of these.",
         )
-    rotated = int(head_dim * _number(parameters, "partial_rotary_factor", 1.0))
+    rotated = int(min(head_dim * _number(parameters, "partial_rotary_factor", 1.0), 2.0 * head_dim))
     if rotated <= 0 or rotated > head_dim or rotated % 2:
         raise ModelFileError(
             f"partial_rotary_factor rotates {rotated} of {head_dim} columns, which is not an even number within the head.",
@@ -43,8 +44,12 @@ def frequencies(config: Mapping[str, Any], head_dim: int, max_model_len: int | N
     if max_model_len is not None:
         parameters["max_model_len"] = max_model_len
     theta = _number(parameters, "rope_theta", DEFAULT_THETA)
-    inv_freq, attention_factor = scale([theta ** (-2 * i / rotated) for i in range(rotated // 2)], parameters)
-    if not all(map(math.isfinite, (*inv_freq, attention_factor))):
+    try:
+        inv_freq, attention_factor = scale([theta ** (-2 * i / rotated) for i in range(rotated // 2)], parameters)
+        are_finite = all(map(math.isfinite, (*inv_freq, attention_factor)))
+    except (ArithmeticError, ValueError):  # Absurd values overflow, divide by zero or leave a logarithm's domain.
+        are_finite = False
+    if not are_finite:
         raise ModelFileError("the rope parameters give frequencies that are not finite.", "check config.json.")
     return RopeScaling(tuple(inv_freq), attention_factor)
 
@@ -151,7 +156,7 @@ _KINDS: Mapping[str, Callable[[Frequencies, Mapping[str, Any]], tuple[Frequencie
 def _number(parameters: Mapping[str, Any], key: str, default: float | None = None) -> float:
     value = parameters.get(key)
     value = default if value is None else value
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _LARGEST:
         raise ModelFileError(f"the rope parameter {key} is {value!r}, not a positive number.", "check config.json.")
     return float(value)
 

@@ -14,6 +14,7 @@ from gristmill.graph.recorder import record
 from gristmill.graph.weight_rule import WeightRule
 
 HEAD_DIM_STEP, HEAD_DIM_MAX = 16, 256
+MAX_LAYERS = 1024  # no model has a third of it; more is a broken file, and would take long to refuse
 _LARGEST = 2**31 - 1
 _REQUIRED = object()
 
@@ -68,17 +69,17 @@ class Fields:
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = config
 
-    def integer(self, key: str, default: object = _REQUIRED) -> int:
-        """Return a positive integer."""
+    def integer(self, key: str, default: object = _REQUIRED, most: int = _LARGEST) -> int:
+        """Return a positive integer up to `most`."""
         value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= _LARGEST:
-            raise _wrong(key, value, "a positive integer")
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= most:
+            raise _wrong(key, value, f"an integer from 1 to {most}")
         return value
 
     def number(self, key: str, default: object = _REQUIRED) -> float:
         """Return a positive finite number."""
         value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _LARGEST:
             raise _wrong(key, value, "a positive number")
         return float(value)
 
@@ -141,7 +142,7 @@ class Fields:
                 "choose another model.",
             )
         return {
-            "num_layers": self.integer("num_hidden_layers"),
+            "num_layers": self.integer("num_hidden_layers", most=MAX_LAYERS),
             "hidden_size": hidden_size,
             "intermediate_size": self.integer("intermediate_size"),
             "num_heads": num_heads,

@@ -47,10 +47,10 @@ def parse(config: Mapping[str, Any], max_model_len: int | None) -> Gemma3Config:
     fields.refuse("attn_logit_softcapping")  # Hugging Face has the key and ignores it; no published model sets it.
     sizes = fields.decoder(tied_head=True)
     scale = math.sqrt(sizes["hidden_size"])
-    nested = {key: value or {} for key, value in fields.mapping("rope_parameters").items()}
-    local = {"rope_theta": text.get("rope_local_base_freq", 10_000.0), **nested.get("sliding_attention", {})}
+    nested = Fields(fields.mapping("rope_parameters"))
+    local = {"rope_theta": text.get("rope_local_base_freq", 10_000.0), **nested.mapping("sliding_attention")}
     whole = {"rope_theta": text.get("rope_theta", 1_000_000.0), **fields.mapping("rope_scaling")}
-    whole |= {"max_position_embeddings": sizes["max_position"], **nested.get("full_attention", {})}
+    whole |= {"max_position_embeddings": sizes["max_position"], **nested.mapping("full_attention")}
     pattern = fields.integer("sliding_window_pattern", 6)
     return Gemma3Config(
         **sizes,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gristmill import models
-from gristmill.core.errors import UnsupportedArchitecture
+from gristmill.core.errors import ModelFileError, UnsupportedArchitecture
 from gristmill.models.architecture import Architecture
 
 _TASKS = ("ForCausalLM", "ForConditionalGeneration")
@@ -17,10 +17,12 @@ _TASKS = ("ForCausalLM", "ForConditionalGeneration")
 def load_architecture(config: Mapping[str, Any]) -> Architecture[Any]:
     """Return the architecture that serves `config` (Hugging Face's config.json).
 
-    Raises: UnsupportedArchitecture, naming the model's and listing ours.
+    Raises: ModelFileError; UnsupportedArchitecture, naming the model's and listing ours.
     """
     known = architectures()
-    model_type, classes = config.get("model_type"), config.get("architectures") or ()
+    model_type, classes = config.get("model_type"), config.get("architectures") or []
+    if not isinstance(classes, list):
+        raise ModelFileError(f"architectures is {classes!r}, not a list of names.", "check config.json.")
     is_generator = not classes or any(str(name).endswith(_TASKS) for name in classes)
     if isinstance(model_type, str) and model_type in known and is_generator:
         return known[model_type]
