@@ -1,7 +1,7 @@
 import pytest
 from tests.models.goldens import ROOT, read_golden
 
-from gristmill.graph.recorder import Recorder
+from gristmill.graph.recorder import Recorder, record
 from gristmill.graph.replay import replay_node
 from gristmill.models.registry import load_architecture
 
@@ -10,7 +10,7 @@ from gristmill.models.registry import load_architecture
 def test_a_replayed_graph_is_the_graph(name):
     golden = read_golden(ROOT / name)
     architecture = load_architecture(golden.config)
-    graph = architecture.graph(architecture.parse(golden.config, golden.max_model_len))
+    graph = record(architecture.build, architecture.parse(golden.config, golden.max_model_len))
     recorder = Recorder()
     values = {}
     for node in graph.nodes:

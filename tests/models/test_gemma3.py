@@ -1,6 +1,7 @@
 import pytest
 
 from gristmill.core.errors import UnsupportedArchitecture
+from gristmill.graph.recorder import record
 from gristmill.graph.weight_rule import WeightRule
 from gristmill.models.gemma3 import ARCHITECTURE, build, parse, weight_rules
 
@@ -8,7 +9,7 @@ TEXT = {"model_type": "gemma3_text", "hidden_size": 640, "intermediate_size": 20
 
 
 def attend_nodes(config):
-    return [node for node in ARCHITECTURE.graph(config).nodes if node.op == "attend"]
+    return [node for node in record(ARCHITECTURE.build, config).nodes if node.op == "attend"]
 
 
 def test_every_sixth_layer_is_global_if_the_configuration_lists_no_types():
@@ -40,14 +41,14 @@ def test_the_language_model_of_a_model_that_sees_images_is_found_under_its_prefi
     config = parse({"model_type": "gemma3", "text_config": TEXT, "torch_dtype": "bfloat16"}, None)
     rules = weight_rules(config)
     assert rules["model.norm.weight"].source == "language_model.model.norm.weight"
-    assert set(rules) == set(ARCHITECTURE.graph(config).weights)
+    assert set(rules) == set(record(ARCHITECTURE.build, config).weights)
     assert config.embedding_scale == 25.25
 
 
 def test_a_soft_cap_is_a_node_only_where_the_model_has_one():
     capped = parse(TEXT | {"final_logit_softcapping": 30.0}, None)
-    assert ARCHITECTURE.graph(capped).nodes[-1].op == "softcap"
-    assert ARCHITECTURE.graph(parse(TEXT, None)).nodes[-1].op == "linear"
+    assert record(ARCHITECTURE.build, capped).nodes[-1].op == "softcap"
+    assert record(ARCHITECTURE.build, parse(TEXT, None)).nodes[-1].op == "linear"
 
 
 @pytest.mark.parametrize("option", [{"use_bidirectional_attention": True}, {"attn_logit_softcapping": 50.0}])

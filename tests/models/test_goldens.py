@@ -5,6 +5,7 @@ from tests.models.goldens import ROOT, TOLERANCE, Golden, packed_weights, read_g
 
 from gristmill.backends.base import Limits
 from gristmill.backends.reference.backend import ReferenceBackend, ReferenceExecutable
+from gristmill.graph.recorder import record
 from gristmill.models.registry import load_architecture
 
 NAMES = sorted(folder.name for folder in ROOT.iterdir() if (folder / "model.safetensors").exists())
@@ -14,7 +15,7 @@ BLOCKS = [3, 0, 5, 1]  # not in order, as the engine would give them
 def compile_golden(golden: Golden, kv_dtype: str = "f32") -> ReferenceExecutable:
     architecture = load_architecture(golden.config)
     config = architecture.parse(golden.config, golden.max_model_len)
-    graph = architecture.graph(config)
+    graph = record(architecture.build, config)
     weights = packed_weights(golden, graph.weights, architecture.weight_rules(config))
     return ReferenceBackend(kv_dtype).compile(graph, weights, Limits(64, 4, 128, 8, 1))
 

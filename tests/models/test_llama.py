@@ -1,6 +1,7 @@
 import pytest
 
 from gristmill.core.errors import ModelFileError, UnsupportedArchitecture
+from gristmill.graph.recorder import record
 from gristmill.models.llama import ARCHITECTURE, parse, weight_rules
 
 SMALL = {
@@ -20,21 +21,21 @@ def test_sizes_that_a_configuration_leaves_out_follow_from_the_others():
 
 
 def test_a_tied_head_reads_the_embedding():
-    graph = ARCHITECTURE.graph(parse(SMALL | {"tie_word_embeddings": True}, None))
+    graph = record(ARCHITECTURE.build, parse(SMALL | {"tie_word_embeddings": True}, None))
     assert graph.nodes[-1].weights["weight"].name == "model.embed_tokens.weight"
     assert "lm_head.weight" not in graph.weights
 
 
 def test_logits_are_computed_for_the_rows_that_need_them_only():
-    graph = ARCHITECTURE.graph(parse(SMALL, None))
+    graph = record(ARCHITECTURE.build, parse(SMALL, None))
     assert [node.op for node in graph.nodes[-3:]] == ["logits_rows", "rms_norm", "linear"]
 
 
 def test_biases_are_read_where_the_configuration_has_them():
-    names = set(ARCHITECTURE.graph(parse(SMALL | {"attention_bias": True, "mlp_bias": True}, None)).weights)
+    names = set(record(ARCHITECTURE.build, parse(SMALL | {"attention_bias": True, "mlp_bias": True}, None)).weights)
     biased = {f"self_attn.{part}_proj" for part in "qkvo"} | {f"mlp.{part}_proj" for part in ("gate", "up", "down")}
     assert {f"model.layers.1.{name}.bias" for name in biased} <= names
-    assert not [name for name in ARCHITECTURE.graph(parse(SMALL, None)).weights if name.endswith("bias")]
+    assert not [name for name in record(ARCHITECTURE.build, parse(SMALL, None)).weights if name.endswith("bias")]
 
 
 def test_no_weight_needs_a_rule():

@@ -1,10 +1,11 @@
 from tests.models.test_llama import SMALL
 
+from gristmill.graph.recorder import record
 from gristmill.models.mistral import ARCHITECTURE, parse, weight_rules
 
 
 def windows(config):
-    return [node.attributes["window"] for node in ARCHITECTURE.graph(parse(config, None)).nodes if node.op == "attend"]
+    return [node.attributes["window"] for node in record(ARCHITECTURE.build, parse(config, None)).nodes if node.op == "attend"]
 
 
 def test_every_layer_has_the_window():

@@ -1,6 +1,7 @@
 import pytest
 from tests.models.test_llama import SMALL
 
+from gristmill.graph.recorder import record
 from gristmill.graph.weight_rule import WeightRule
 from gristmill.models.phi3 import ARCHITECTURE, parse, weight_rules
 
@@ -20,7 +21,7 @@ def test_fused_tensors_are_cut_by_rows():
 
 def test_rules_cut_exactly_the_shapes_that_the_graph_reads():
     config = parse(SMALL | {"num_key_value_heads": 1}, None)
-    graph = ARCHITECTURE.graph(config)
+    graph = record(ARCHITECTURE.build, config)
     for name, rule in weight_rules(config).items():
         assert rule.rows is not None
         assert graph.weights[name].shape[0] == rule.rows[1] - rule.rows[0]

@@ -2,11 +2,12 @@ import pytest
 from tests.models.test_llama import SMALL
 
 from gristmill.core.errors import ModelFileError
+from gristmill.graph.recorder import record
 from gristmill.models.qwen2 import ARCHITECTURE, parse, weight_rules
 
 
 def test_q_k_and_v_have_biases_and_the_output_has_none():
-    names = [name for name in ARCHITECTURE.graph(parse(SMALL, None)).weights if name.endswith("bias")]
+    names = [name for name in record(ARCHITECTURE.build, parse(SMALL, None)).weights if name.endswith("bias")]
     assert names == [f"model.layers.{layer}.self_attn.{part}_proj.bias" for layer in (0, 1) for part in "qkv"]
     assert weight_rules(parse(SMALL, None)) == {}
 

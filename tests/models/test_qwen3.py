@@ -1,10 +1,11 @@
 from tests.models.test_llama import SMALL
 
+from gristmill.graph.recorder import record
 from gristmill.models.qwen3 import ARCHITECTURE, parse, weight_rules
 
 
 def test_each_head_of_q_and_k_is_normalised_before_it_is_rotated():
-    nodes = ARCHITECTURE.graph(parse(SMALL, None)).nodes
+    nodes = record(ARCHITECTURE.build, parse(SMALL, None)).nodes
     rotations = [node for node in nodes if node.op == "rope"]
     makers = {node.output.id: node for node in nodes}
     norms = [makers[node.inputs[0].id] for node in rotations]

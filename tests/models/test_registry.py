@@ -5,6 +5,7 @@ import pytest
 from tests.models.goldens import ROOT
 
 from gristmill.core.errors import ModelFileError, UnsupportedArchitecture
+from gristmill.graph.recorder import record
 from gristmill.models import gemma3, llama
 from gristmill.models.registry import architectures, load_architecture
 
@@ -43,7 +44,7 @@ JUNK = [None, True, -1, 0, 1, 7, 2**70, 10**400, -0.5, 1e308, float("nan"), floa
 def parses(config):
     try:
         architecture = load_architecture(config)
-        architecture.graph(architecture.parse(config, 64))
+        record(architecture.build, architecture.parse(config, 64))
     except (ModelFileError, UnsupportedArchitecture):
         return False
     return True

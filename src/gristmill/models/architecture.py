@@ -9,8 +9,6 @@ from typing import Any, Generic, TypeVar
 
 from gristmill.core.errors import ModelFileError, UnsupportedArchitecture
 from gristmill.graph.builder import Builder
-from gristmill.graph.ir import Graph, Value
-from gristmill.graph.recorder import record
 from gristmill.graph.weight_rule import WeightRule
 
 HEAD_DIM_STEP, HEAD_DIM_MAX = 16, 256
@@ -56,11 +54,6 @@ class Architecture(Generic[C]):
     parse: Callable[[Mapping[str, Any], int | None], C]
     build: Callable[[Builder[Any], C], Any]
     weight_rules: Callable[[C], Mapping[str, WeightRule]]
-
-    def graph(self, config: C) -> Graph:
-        """Record the graph of a model."""
-        build: Callable[[Builder[Value], C], Value] = self.build
-        return record(build, config)
 
 
 class Fields:

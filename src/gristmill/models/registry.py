@@ -11,6 +11,8 @@ from gristmill import models
 from gristmill.core.errors import ModelFileError, UnsupportedArchitecture
 from gristmill.models.architecture import Architecture
 
+__all__ = ["Architecture", "architectures", "load_architecture"]
+
 _TASKS = ("ForCausalLM", "ForConditionalGeneration")
 
 

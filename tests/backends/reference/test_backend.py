@@ -8,6 +8,7 @@ from gristmill.backends.reference.backend import ReferenceBackend
 from gristmill.backends.reference.eager import EagerStep
 from gristmill.backends.reference.pages import Pages
 from gristmill.core.clock import FakeClock
+from gristmill.graph.recorder import record
 from gristmill.models.registry import load_architecture
 from gristmill.quant.pack import unpack
 from gristmill.sampling.sampler import RowSampling, sample
@@ -22,7 +23,7 @@ class Model:
         self.golden = read_golden(ROOT / name)
         self.architecture = load_architecture(self.golden.config)
         self.config = self.architecture.parse(self.golden.config, self.golden.max_model_len)
-        self.graph = self.architecture.graph(self.config)
+        self.graph = record(self.architecture.build, self.config)
         self.weights = packed_weights(self.golden, self.graph.weights, self.architecture.weight_rules(self.config))
 
     def compile(self, kv_dtype="bf16", **changes):
