@@ -203,6 +203,19 @@ def test_what_is_aborted_before_it_was_seen_never_runs(make: Maker) -> None:
     assert fixture.executable.steps == []
 
 
+def test_a_late_abort_does_not_touch_a_later_request_of_the_same_id(make: Maker) -> None:
+    fixture = make()
+    fixture.listener.is_stopping = True
+    fixture.engine.submit(make_request("a", [1], max_tokens=1))
+    fixture.listener.wait_for_step()
+    fixture.engine.abort("a")
+    fixture.listener.release()
+    assert fixture.listener.wait_for_end("a").finish_reason is FinishReason.LENGTH
+    fixture.listener.events.clear()
+    fixture.engine.submit(make_request("a", [1], max_tokens=2))
+    assert fixture.listener.wait_for_end("a").finish_reason is FinishReason.LENGTH
+
+
 def test_a_heartbeat_ages_in_a_step_and_not_when_idle(make: Maker) -> None:
     fixture = make()
     fixture.clock.advance(10**12)

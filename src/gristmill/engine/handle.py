@@ -222,6 +222,8 @@ class Engine:
         if ended:
             with self._changed:
                 self._live.difference_update(ended)
+                for request_id in ended:  # a later request may have the same id
+                    self._aborts.pop(request_id, None)
         self._on_events(events)
 
     def _abort_all(self) -> None:

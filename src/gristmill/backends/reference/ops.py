@@ -20,7 +20,8 @@ I32 = NDArray[np.int32]
 
 def rms_norm(x: F32, weight: F32, *, eps: float, head_dim: int) -> F32:
     """Scale each row (or each run of `head_dim` columns) to unit root mean square, then by `weight`: [T, D] -> [T, D]."""
-    heads = x.reshape(x.shape[0], -1, head_dim or x.shape[1])
+    width = head_dim or x.shape[1]
+    heads = x.reshape(x.shape[0], x.shape[1] // width, width)  # x may have no rows, as logits rows may
     mean_square = np.mean(np.square(heads), axis=-1, keepdims=True)
     normed: F32 = heads / np.sqrt(mean_square + np.float32(eps)) * weight
     return normed.reshape(x.shape)
