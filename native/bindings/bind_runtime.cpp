@@ -91,6 +91,7 @@ void bind_runtime(nb::module_& m) {
       .def_prop_ro("blocks_per_slab", &KvArena::blocks_per_slab)
       .def("request_blocks", &KvArena::request_blocks, "count"_a)
       .def("commit_now", &KvArena::commit_now, "count"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("release", &KvArena::release)
       .def("copy_blocks", &copy_blocks, "source_ids"_a, "target_ids"_a);
 }
 

@@ -31,22 +31,27 @@ KvArena::KvArena(KvShape shape, int64_t num_blocks, int64_t reserve_bytes)
       reserve_bytes_(reserve_bytes),
       slab_shift_(choose_slab_shift(shape, num_blocks)),
       slab_bytes_(round_up(shape.block_bytes() << slab_shift_, 4096)),
-      memory_(slab_bytes_ * ((num_blocks + (int64_t{1} << slab_shift_) - 1) >> slab_shift_)) {
+      memory_(std::make_unique<Mapping>(slab_bytes_ * ((num_blocks + (int64_t{1} << slab_shift_) - 1) >> slab_shift_))) {
   thread_ = std::thread([this] { grow(); });
 }
 
-KvArena::~KvArena() {
+KvArena::~KvArena() { release(); }
+
+void KvArena::release() {
+  if (!memory_) return;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     is_stopping_ = true;
   }
   wake_.notify_all();
   thread_.join();
+  committed_blocks_.store(0, std::memory_order_release);
+  memory_.reset();
 }
 
 KvView KvArena::layer(int32_t layer) const {
   KvView view{};
-  view.pool = memory_.data();
+  view.pool = memory_->data();
   view.slab_bytes = slab_bytes_;
   view.layer_offset = (layer * shape_.page_bytes()) << slab_shift_;
   view.page_bytes = shape_.page_bytes();
@@ -78,11 +83,12 @@ int64_t KvArena::next_slab_end() const {
 
 bool KvArena::commit_slab() {
   const std::lock_guard<std::mutex> lock(commit_mutex_);
+  if (!memory_) return false;
   if (num_committed_blocks() >= num_blocks_) return true;
   const int64_t offset = (num_committed_blocks() >> slab_shift_) * slab_bytes_;
   const bool has_room = available_memory_bytes() >= reserve_bytes_ + slab_bytes_;
-  if (has_room) memory_.advise_huge(offset, slab_bytes_);
-  const bool is_committed = has_room && memory_.populate(offset, slab_bytes_);
+  if (has_room) memory_->advise_huge(offset, slab_bytes_);
+  const bool is_committed = has_room && memory_->populate(offset, slab_bytes_);
   is_short_.store(!is_committed, std::memory_order_relaxed);
   if (is_committed) committed_blocks_.store(next_slab_end(), std::memory_order_release);
   return is_committed;
@@ -106,7 +112,7 @@ void KvArena::grow() {
 uint8_t* KvArena::page(int64_t block, int32_t layer) const {
   const int64_t slab = block >> slab_shift_;
   const int64_t in_slab = block & (blocks_per_slab() - 1);
-  return memory_.data() + slab * slab_bytes_ + ((layer * shape_.page_bytes()) << slab_shift_) + in_slab * shape_.page_bytes();
+  return memory_->data() + slab * slab_bytes_ + ((layer * shape_.page_bytes()) << slab_shift_) + in_slab * shape_.page_bytes();
 }
 
 void KvArena::copy_blocks(const int32_t* source_ids, const int32_t* target_ids, int64_t count) {

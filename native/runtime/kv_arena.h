@@ -4,6 +4,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <thread>
 
@@ -41,6 +42,8 @@ class KvArena {
   void request_blocks(int64_t count);
   // Commits the slabs that hold the first `count` blocks, on this thread. False if memory is too short.
   bool commit_now(int64_t count);
+  // Gives all memory back; no block is committed any more, and none will be. Not while a step runs.
+  void release();
   // target[i] = source[i] over all layers, i ascending. Ids are the caller's to check.
   void copy_blocks(const int32_t* source_ids, const int32_t* target_ids, int64_t count);
 
@@ -55,7 +58,7 @@ class KvArena {
   const int64_t reserve_bytes_;
   const int32_t slab_shift_;
   const int64_t slab_bytes_;
-  Mapping memory_;
+  std::unique_ptr<Mapping> memory_;  // null once released
   std::atomic<int64_t> committed_blocks_{0};
   std::atomic<bool> is_short_{false};
   std::mutex commit_mutex_;

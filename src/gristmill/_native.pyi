@@ -39,9 +39,7 @@ def pack(type: int, source: Bytes, n: int, k: int, packed: Bytes, row_ids: NDArr
     hold to its full precision. Raises: ValueError for sizes that do not fit together.
     """
 
-def pack_grouped(
-    format: int, codes: Bytes, scales: NDArray[np.uint16], mins: NDArray[np.uint16] | None, packed: Bytes
-) -> None:
+def pack_grouped(format: int, codes: Bytes, scales: NDArray[np.uint16], mins: NDArray[np.uint16] | None, packed: Bytes) -> None:
     """Pack GroupedCodes (scales and minimums as the bits of fp16) into layout B32. Raises: ValueError."""
 
 def attention_partial_bytes(
@@ -62,9 +60,7 @@ class ThreadPool:
 class KvArena:
     """The KV cache's memory: address space for all blocks, committed slab by slab."""
 
-    def __init__(
-        self, *, num_layers: int, num_kv_heads: int, head_dim: int, num_blocks: int, reserve_bytes: int
-    ) -> None: ...
+    def __init__(self, *, num_layers: int, num_kv_heads: int, head_dim: int, num_blocks: int, reserve_bytes: int) -> None: ...
     @property
     def num_committed_blocks(self) -> int: ...
     @property
@@ -73,6 +69,7 @@ class KvArena:
     def blocks_per_slab(self) -> int: ...
     def request_blocks(self, count: int) -> None: ...
     def commit_now(self, count: int) -> bool: ...
+    def release(self) -> None: ...
     def copy_blocks(self, source_ids: I32, target_ids: I32) -> None: ...
 
 class Plan:
@@ -112,9 +109,7 @@ class Plan:
     def linear(
         self, waits: Waits, *, x: Place | None, quantized: int, k: int, accumulate: bool, segments: list[Segment]
     ) -> None: ...
-    def rope_table(
-        self, waits: Waits, *, inv_freq: list[float], attention_factor: float, cos: Place, sin: Place
-    ) -> None: ...
+    def rope_table(self, waits: Waits, *, inv_freq: list[float], attention_factor: float, cos: Place, sin: Place) -> None: ...
     def rope_store(
         self,
         waits: Waits,

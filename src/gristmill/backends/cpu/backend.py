@@ -108,4 +108,5 @@ def check_shapes(graph: Graph, weights: Mapping[str, PackedTensor]) -> None:
         assert tensor.shape == weight.shape, f"{name} has shape {tensor.shape}, the graph reads {weight.shape}"
     (group,) = graph.kv_groups
     head_dim = group.head_dim
-    assert head_dim % HEAD_DIM_MULTIPLE == 0 and head_dim <= HEAD_DIM_MAX, f"no attention kernel for head width {head_dim}"
+    fits = head_dim % HEAD_DIM_MULTIPLE == 0 and head_dim <= HEAD_DIM_MAX
+    assert fits, f"no attention kernel for head width {head_dim}"

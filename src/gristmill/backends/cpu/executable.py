@@ -67,8 +67,9 @@ class CpuExecutable:
         return f"cpu-{self._tier}-bf16"
 
     def close(self) -> None:
-        """Free the plan's memory and its hold on the weights."""
+        """Free the plan's memory, the KV blocks and the hold on the weights; idempotent."""
         self._plan.release()
+        self._kv.release()
 
 
 def load_plan(

@@ -182,9 +182,7 @@ class _Lowering:
     def _linear(self, node: Node) -> None:
         if node.output.id in self._done or self._is_residual(node):
             return
-        group = [
-            other for other in self._consumers[node.inputs[0].id] if other.op == "linear" and not self._is_residual(other)
-        ]
+        group = [other for other in self._consumers[node.inputs[0].id] if other.op == "linear" and not self._is_residual(other)]
         self._done |= {other.output.id for other in group}
         columns = [-(-other.output.width // COLUMN_ALIGNMENT) * COLUMN_ALIGNMENT for other in group]
         buffer = self._buffer(node.output.rows, sum(columns))
@@ -201,9 +199,7 @@ class _Lowering:
         kinds = {self._is_quantized(node) for node in group}
         quantized = self._quantized_rows(x) if kinds != {False} else None
         floats = self._views[x.id] if kinds != {True} else None
-        segments = tuple(
-            Segment(node.weights["weight"].name, _name(node, "bias"), self._views[node.output.id]) for node in group
-        )
+        segments = tuple(Segment(node.weights["weight"].name, _name(node, "bias"), self._views[node.output.id]) for node in group)
         self._ops.append(Linear(floats, quantized, x.width, accumulate, segments))
 
     def _add(self, node: Node) -> None:
@@ -242,7 +238,7 @@ class _Lowering:
         if not ropes:
             return None, None
         keys = {(_floats(rope, "inv_freq"), _float(rope, "attention_factor")) for rope in ropes}
-        assert len(ropes) == 2 and len(keys) == 1, "q and k of one attend must be rotated alike"
+        assert (len(ropes), len(keys)) == (2, 1), "q and k of one attend must be rotated alike"
         key = keys.pop()
         if key not in self._table_views:
             half = len(key[0])

@@ -6,7 +6,7 @@ row private buffers need no barriers; memory may be reused only where both allow
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gristmill.backends.cpu.lowering import Lowered
@@ -46,15 +46,13 @@ def _barriers(lowered: Lowered, *, is_single: bool) -> tuple[bool, ...]:
     return tuple(result)
 
 
-def _shared(accesses: Sequence[Access], buffers: Sequence[Buffer], is_single: bool) -> list[Access]:
+def _shared(accesses: Iterable[Access], buffers: Sequence[Buffer], is_single: bool) -> list[Access]:
     return [a for a in accesses if a.buffer < 0 or not (is_single and buffers[a.buffer].is_private)]
 
 
 def _touch(some: Sequence[Access], others: Sequence[Access]) -> bool:
     return any(
-        a.buffer == b.buffer and a.column_begin < b.column_end and b.column_begin < a.column_end
-        for a in some
-        for b in others
+        a.buffer == b.buffer and a.column_begin < b.column_end and b.column_begin < a.column_end for a in some for b in others
     )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pytest
 
 from gristmill.backends.base import BLOCK_SIZE_TOKENS, Batch, Executable, Limits, SamplingColumns, StepOutput
 from gristmill.graph.ir import Graph, Weight
@@ -127,6 +127,13 @@ def make_batch(work: Sequence[tuple[Sequence_, int]], num_logprobs: int) -> tupl
     )
 
 
+def commit(executable: Executable, num_blocks: int = LIMITS.num_blocks) -> None:
+    """Wait until the arena's own thread has committed so many blocks."""
+    executable.request_blocks(num_blocks)
+    while executable.num_committed_blocks() < num_blocks:
+        time.sleep(0)
+
+
 def run_step(executable: Executable, work: Sequence[tuple[Sequence_, int]], num_logprobs: int = 5) -> StepOutput:
     """Run one step and append what it chose."""
     batch, wanted = make_batch(work, num_logprobs)
@@ -151,6 +158,7 @@ def generate(
 ) -> list[list[tuple[int, bytes]]]:
     """Greedy continuation of all prompts at once, in chunks, on blocks in order or shuffled by a seed."""
     ids = np.arange(LIMITS.num_blocks) if shuffle is None else np.random.default_rng(shuffle).permutation(LIMITS.num_blocks)
+    commit(executable)
     free: Iterator[int] = iter(ids.tolist())
     sequences = []
     for prompt in prompts:
@@ -166,14 +174,3 @@ def generate(
                 budget -= count
         run_step(executable, work, num_logprobs)
     return [sequence.chosen for sequence in sequences]
-
-
-@pytest.fixture(scope="session")
-def tiny_graph() -> Graph:
-    return make_graph(LLAMA)
-
-
-@pytest.fixture(scope="session")
-def prompts() -> list[list[int]]:
-    rng = np.random.default_rng(7)
-    return [rng.integers(0, LLAMA["vocab_size"], n).tolist() for n in (1, 31, 32, 33, 65, 257)]
