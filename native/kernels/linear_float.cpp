@@ -1,129 +1,101 @@
 // y = x W^T for weights stored as f16, bf16 or f32: one fp32 FMA chain for each output, in ascending k.
-#include "simd.h"
 #include "tier.h"
+#include "tile.h"
 
 namespace gm::GM_TIER {
 namespace {
 
-template <Format kFormat>
-struct Stored {
-  using Type = uint16_t;
-};
-template <>
-struct Stored<Format::f32> {
-  using Type = float;
-};
-
-template <Format kFormat>
-GM_INLINE float value_of(typename Stored<kFormat>::Type stored) {
-  if constexpr (kFormat == Format::f16) return half_to_float(stored);
-  if constexpr (kFormat == Format::bf16) return bf16_to_float(stored);
-  if constexpr (kFormat == Format::f32) return stored;
-}
-
-GM_INLINE void finish(const float* y, const LinearArgs& args, int64_t row, int64_t channel) {
-  const int64_t count = args.n - channel < tile_channels ? args.n - channel : tile_channels;
-  float* out = args.y + row * args.ldy + channel;
-  for (int64_t c = 0; c < count; ++c) {
-    float value = y[c];
-    if (args.bias) value += args.bias[channel + c];
-    if (args.accumulate) value += out[c];
-    out[c] = value;
-  }
-}
-
+// A register tile: up to rows_at_once rows x `wide` registers of channels. Few rows take more channels: then a tile is
+// streamed through once.
 #if defined(GM_avx512)
-template <Format kFormat>
-GM_INLINE __m512 sixteen(const void* p) {
-  if constexpr (kFormat == Format::f32) return _mm512_load_ps(p);
-  const __m256i bits = _mm256_load_si256(static_cast<const __m256i*>(p));
-  if constexpr (kFormat == Format::f16) return _mm512_cvtph_ps(bits);
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
-}
-
-constexpr int rows_max = 8;
-
-template <Format kFormat, int MR>
-void tile_rows(const typename Stored<kFormat>::Type* tile, const LinearArgs& args, int64_t row, int64_t channel) {
-  __m512 y[MR][2];
-  unroll<MR>([&](auto m) { y[m][0] = y[m][1] = _mm512_setzero_ps(); });
-  const float* x = static_cast<const float*>(args.x) + row * args.ldx;
-  for (int64_t k = 0; k < args.k; ++k, tile += tile_channels) {
-    _mm_prefetch(reinterpret_cast<const char*>(tile) + 4096, _MM_HINT_T0);
-    const __m512 w0 = sixteen<kFormat>(tile), w1 = sixteen<kFormat>(tile + 16);
-    unroll<MR>([&](auto m) {
-      const __m512 a = _mm512_set1_ps(x[m * args.ldx + k]);
-      y[m][0] = _mm512_fmadd_ps(w0, a, y[m][0]);
-      y[m][1] = _mm512_fmadd_ps(w1, a, y[m][1]);
-    });
-  }
-  unroll<MR>([&](auto m) {
-    alignas(64) float value[tile_channels];
-    _mm512_store_ps(value, y[m][0]);
-    _mm512_store_ps(value + 16, y[m][1]);
-    finish(value, args, row + m, channel);
-  });
-}
+constexpr int rows_at_once = 12;
+constexpr int wide_of(int) { return 2; }
 #elif defined(GM_avx2)
-template <Format kFormat>
-GM_INLINE __m256 eight(const void* p) {
-  if constexpr (kFormat == Format::f32) return _mm256_load_ps(static_cast<const float*>(p));
-  const __m128i bits = _mm_load_si128(static_cast<const __m128i*>(p));
-  if constexpr (kFormat == Format::f16) return _mm256_cvtph_ps(bits);
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
-}
-
-constexpr int rows_max = 2;
-
-template <Format kFormat, int MR>
-void tile_rows(const typename Stored<kFormat>::Type* tile, const LinearArgs& args, int64_t row, int64_t channel) {
-  __m256 y[MR][4];
-  unroll<MR>([&](auto m) { unroll<4>([&](auto q) { y[m][q] = _mm256_setzero_ps(); }); });
-  const float* x = static_cast<const float*>(args.x) + row * args.ldx;
-  for (int64_t k = 0; k < args.k; ++k, tile += tile_channels) {
-    unroll<4>([&](auto q) {
-      const __m256 w = eight<kFormat>(tile + 8 * q);
-      unroll<MR>([&](auto m) { y[m][q] = _mm256_fmadd_ps(w, _mm256_set1_ps(x[m * args.ldx + k]), y[m][q]); });
-    });
-  }
-  unroll<MR>([&](auto m) {
-    alignas(32) float value[tile_channels];
-    unroll<4>([&](auto q) { _mm256_store_ps(value + 8 * q, y[m][q]); });
-    finish(value, args, row + m, channel);
-  });
-}
+constexpr int rows_at_once = 6;
+constexpr int wide_of(int rows) { return rows <= 2 ? 4 : 2; }
 #else
-constexpr int rows_max = 1;
-
-template <Format kFormat, int MR>
-void tile_rows(const typename Stored<kFormat>::Type* tile, const LinearArgs& args, int64_t row, int64_t channel) {
-  static_assert(MR == 1);
-  float y[tile_channels] = {};
-  const float* x = static_cast<const float*>(args.x) + row * args.ldx;
-  for (int64_t k = 0; k < args.k; ++k, tile += tile_channels) {
-    for (int c = 0; c < tile_channels; ++c) y[c] += value_of<kFormat>(tile[c]) * x[k];
-  }
-  finish(y, args, row, channel);
-}
+constexpr int rows_at_once = 2;
+constexpr int wide_of(int rows) { return rows == 1 ? 8 : 4; }
 #endif
+constexpr int64_t prefetch_ahead_bytes = 4096;
 
-template <Format kFormat, int MR>
-GM_INLINE void run_rows(int count, const typename Stored<kFormat>::Type* tile, const LinearArgs& args, int64_t row, int64_t channel) {
+template <Format kFormat>
+constexpr int64_t element_bytes = kFormat == Format::f32 ? 4 : 2;
+
+template <Format kFormat>
+GM_INLINE Floats weights_at(const uint8_t* p) {
+  if constexpr (kFormat == Format::f16) return halves(p);
+  if constexpr (kFormat == Format::bf16) return brain_halves(p);
+  return load(reinterpret_cast<const float*>(p));
+}
+
+// Registers of channels (V) and rows (M) are parameter packs: a loop over them would leave the sums in memory.
+template <int... V>
+GM_INLINE void clear(Floats (&y)[sizeof...(V)], std::integer_sequence<int, V...>) {
+  ((y[V] = Floats{}), ...);
+}
+
+template <Format kFormat, int... V>
+GM_INLINE void load_weights(Floats (&w)[sizeof...(V)], const uint8_t* p, std::integer_sequence<int, V...>) {
+  ((w[V] = weights_at<kFormat>(p + V * num_lanes * element_bytes<kFormat>)), ...);
+}
+
+template <int... V>
+GM_INLINE void add_products(Floats (&y)[sizeof...(V)], const Floats (&w)[sizeof...(V)], float x,
+                            std::integer_sequence<int, V...>) {
+  const Floats a = all(x);
+  ((y[V] = multiply_add(w[V], a, y[V])), ...);
+}
+
+template <int... V>
+GM_INLINE void store_all(float* out, const Floats (&y)[sizeof...(V)], std::integer_sequence<int, V...>) {
+  (store(out + V * num_lanes, y[V]), ...);
+}
+
+// `weights`: the first channel of k = 0; each k is tile_channels elements further.
+template <Format kFormat, int... M>
+GM_INLINE void channels_of(const uint8_t* weights, const LinearArgs& args, int64_t row,
+                           float (&values)[sizeof...(M)][tile_channels], int c) {
+  constexpr int64_t step = tile_channels * element_bytes<kFormat>;
+  constexpr int wide = wide_of(sizeof...(M));
+  using Wide = std::make_integer_sequence<int, wide>;
+  Floats y[sizeof...(M)][wide], w[wide];
+  (clear(y[M], Wide{}), ...);
+  const float* x = static_cast<const float*>(args.x) + row * args.ldx;
+  Prefetch prefetch{weights + prefetch_ahead_bytes, step / 64};
+  for (int64_t k = 0; k < args.k; ++k, weights += step) {
+    fetch<step / 64>(prefetch);
+    load_weights<kFormat>(w, weights, Wide{});
+    (add_products(y[M], w, x[M * args.ldx + k], Wide{}), ...);
+  }
+  (store_all(values[M] + c, y[M], Wide{}), ...);
+}
+
+template <Format kFormat, int... M>
+void tile_rows(std::integer_sequence<int, M...>, const uint8_t* tile, const LinearArgs& args, int64_t row, int64_t channel) {
+  alignas(64) float values[sizeof...(M)][tile_channels];
+  for (int c = 0; c < tile_channels; c += wide_of(sizeof...(M)) * num_lanes) {
+    channels_of<kFormat, M...>(tile + c * element_bytes<kFormat>, args, row, values, c);
+  }
+  (finish_row(values[M], args, args.y + (row + M) * args.ldy, channel), ...);
+}
+
+template <Format kFormat, int MR = rows_at_once>
+void run_rows(int64_t count, const uint8_t* tile, const LinearArgs& args, int64_t row, int64_t channel) {
   if constexpr (MR > 1) {
     if (count < MR) return run_rows<kFormat, MR - 1>(count, tile, args, row, channel);
   }
-  tile_rows<kFormat, MR>(tile, args, row, channel);
+  tile_rows<kFormat>(std::make_integer_sequence<int, MR>{}, tile, args, row, channel);
 }
 
 template <Format kFormat>
 void linear(const LinearArgs& args) {
-  using T = typename Stored<kFormat>::Type;
-  const int64_t parts = (args.num_rows + rows_max - 1) / rows_max;
+  const int64_t parts = (args.num_rows + rows_at_once - 1) / rows_at_once;
+  const int64_t tile_bytes = args.k * tile_channels * element_bytes<kFormat>;
   for (int64_t t = args.tile_begin; t < args.tile_end; ++t) {
-    const T* tile = reinterpret_cast<const T*>(args.weight) + t * args.k * tile_channels;
     for (int64_t part = 0; part < parts; ++part) {
       const int64_t begin = args.num_rows * part / parts, end = args.num_rows * (part + 1) / parts;
-      run_rows<kFormat, rows_max>(static_cast<int>(end - begin), tile, args, begin, t * tile_channels);
+      run_rows<kFormat>(end - begin, args.weight + t * tile_bytes, args, begin, t * tile_channels);
     }
   }
 }

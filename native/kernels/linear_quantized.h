@@ -5,7 +5,7 @@
 // codes), by another. The portable tier multiplies and adds instead, since its bits are the same on every machine.
 #pragma once
 #include "quantized_rows.h"
-#include "simd.h"
+#include "tile.h"
 
 namespace gm::GM_TIER {
 namespace {
@@ -35,39 +35,6 @@ struct Rows {
   int64_t stride;
   float* y;  // rows ldy apart
 };
-
-template <class T>
-GM_INLINE T* row_of(T* first, int64_t m, int64_t stride) {
-  return reinterpret_cast<T*>(reinterpret_cast<uintptr_t>(first) + static_cast<uintptr_t>(m * stride));
-}
-
-// What a register tile fetches ahead of use: `lines` cache lines for each block of k.
-struct Prefetch {
-  const uint8_t* at;
-  int64_t lines;
-};
-
-template <int kLines>
-GM_INLINE void fetch(Prefetch& prefetch) {
-  if (prefetch.lines == kLines) {
-    unroll<kLines>([&](auto i) { __builtin_prefetch(prefetch.at + i * 64); });
-  } else {
-    for (int64_t i = 0; i < prefetch.lines; ++i) __builtin_prefetch(prefetch.at + i * 64);
-  }
-  prefetch.at += prefetch.lines * 64;
-}
-
-// Bias, then the residual.
-GM_INLINE void finish_row(const float* values, const LinearArgs& args, float* y, int64_t channel) {
-  const int64_t count = args.n - channel < tile_channels ? args.n - channel : tile_channels;
-  float* out = y + channel;
-  for (int64_t c = 0; c < count; ++c) {
-    float value = values[c];
-    if (args.bias) value += args.bias[channel + c];
-    if (args.accumulate) value += out[c];
-    out[c] = value;
-  }
-}
 
 }  // namespace
 }  // namespace gm::GM_TIER

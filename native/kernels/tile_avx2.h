@@ -2,9 +2,7 @@
 // add up to 8 x 2 x 15 x 127 = 30,480 at most, so nothing saturates. 8-bit codes: the sign trick, |w| x (a with w's sign),
 // whose pairs reach 2 x 128 x 127 = 32,512. Included by linear_quantized.h.
 #pragma once
-#include <utility>
-
-#include "lanes.h"
+#include "tile.h"
 
 namespace gm::GM_TIER {
 namespace {

@@ -1,9 +1,7 @@
 // Up to 6 rows x 32 channels in registers: 12 integer and 12 float accumulators, the weights of one line, one broadcast.
 // Included by linear_quantized.h.
 #pragma once
-#include <utility>
-
-#include "lanes.h"
+#include "tile.h"
 
 namespace gm::GM_TIER {
 namespace {

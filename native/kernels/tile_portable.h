@@ -2,7 +2,7 @@
 // Sums of 4-bit products fit 16 bits (16 x 15 x 127 = 30,480); of 8-bit products two do (2 x 128 x 127 = 32,512).
 // Included by linear_quantized.h.
 #pragma once
-#include "lanes.h"
+#include "tile.h"
 
 namespace gm::GM_TIER {
 namespace {
