@@ -29,6 +29,9 @@ class BlockType(IntEnum):
     IQ4_NL = 20
     BF16 = 30
 
+    def __str__(self) -> str:
+        return self.name
+
 
 @dataclass(frozen=True, slots=True)
 class BlockShape:

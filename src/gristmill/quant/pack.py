@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 from numpy.typing import NDArray
 
 from gristmill.quant.formats import BLOCK_K, TILE_CHANNELS, Format, GroupedCodes, PackedTensor
 
 U8 = NDArray[np.uint8]
+V = TypeVar("V", bound=np.generic)
+
+
+def aligned_empty(num_bytes: int) -> U8:
+    """Return bytes [num_bytes], not yet written, that begin at a multiple of 64."""
+    room = np.empty(num_bytes + 64, np.uint8)
+    start = -room.ctypes.data % 64
+    return room[start : start + num_bytes]
 
 
 def aligned_copy(data: U8) -> U8:
     """Return a copy of bytes [count] that begins at a multiple of 64."""
-    room = np.empty(data.size + 64, np.uint8)
-    start = -room.ctypes.data % 64
-    kept = room[start : start + data.size]
+    kept = aligned_empty(data.size)
     kept[:] = data
     return kept
 
@@ -24,7 +32,7 @@ def pack_codes(grouped: GroupedCodes) -> PackedTensor:
     n, k = grouped.codes.shape
     num_tiles, num_blocks = -(-n // TILE_CHANNELS), k // BLOCK_K
     parts = [_pack_scales(values, num_tiles, num_blocks) for values in (grouped.scales, grouped.mins) if values is not None]
-    codes = _pad_rows(grouped.codes, num_tiles).reshape(num_tiles, 2, 16, num_blocks, BLOCK_K).transpose(0, 3, 1, 2, 4)
+    codes: U8 = _pad_rows(grouped.codes, num_tiles).reshape(num_tiles, 2, 16, num_blocks, BLOCK_K).transpose(0, 3, 1, 2, 4)
     parts.append(_pack_nibbles(codes) if grouped.format.code_bits == 4 else _pack_bytes(codes))
     data = np.concatenate(parts, axis=2).reshape(-1)
     return PackedTensor(grouped.format, (n, k), aligned_copy(data))
@@ -69,7 +77,7 @@ def unpack_codes(packed: PackedTensor) -> GroupedCodes:
     return GroupedCodes(kept, codes.transpose(0, 2, 3, 1, 4).reshape(-1, k)[:n], scales, mins)
 
 
-def _pad_rows(values: NDArray[np.generic], num_tiles: int) -> NDArray[np.generic]:
+def _pad_rows(values: NDArray[V], num_tiles: int) -> NDArray[V]:
     missing = num_tiles * TILE_CHANNELS - len(values)
     return np.pad(values, ((0, missing), (0, 0))) if missing else values
 
@@ -86,10 +94,11 @@ def _unpack_scales(data: U8, n: int) -> NDArray[np.float16]:
 
 
 # Codes are [tile, block, half, channel, k]; lines come in the order (j, half), a byte being (channel, i).
-def _pack_nibbles(codes: NDArray[np.generic]) -> U8:
-    split = codes.reshape(*codes.shape[:4], 4, 2, 4).astype(np.uint8)
-    packed: U8 = split[..., 0, :] | (split[..., 1, :] << 4)
-    return packed.transpose(0, 1, 4, 2, 3, 5).reshape(*codes.shape[:2], -1)
+# Both pack four codes of a channel at a time, as one u32: nibbles do not reach the byte above when shifted by 4.
+def _pack_nibbles(codes: U8) -> U8:
+    split = codes.view(np.uint32).reshape(*codes.shape[:4], 4, 2)
+    packed = split[..., 0] | (split[..., 1] << np.uint32(4))
+    return np.ascontiguousarray(packed.transpose(0, 1, 4, 2, 3)).view(np.uint8).reshape(*codes.shape[:2], -1)
 
 
 def _unpack_nibbles(lines: U8) -> U8:
@@ -97,9 +106,9 @@ def _unpack_nibbles(lines: U8) -> U8:
     return np.stack([packed & 15, packed >> 4], axis=5).reshape(*packed.shape[:4], BLOCK_K)
 
 
-def _pack_bytes(codes: NDArray[np.generic]) -> U8:
-    split = codes.reshape(*codes.shape[:4], 8, 4).astype(np.uint8)
-    return split.transpose(0, 1, 4, 2, 3, 5).reshape(*codes.shape[:2], -1)
+def _pack_bytes(codes: U8) -> U8:
+    split = codes.view(np.uint32).transpose(0, 1, 4, 2, 3)
+    return np.ascontiguousarray(split).view(np.uint8).reshape(*codes.shape[:2], -1)
 
 
 def _unpack_bytes(lines: U8) -> U8:

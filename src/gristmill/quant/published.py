@@ -18,15 +18,16 @@ from gristmill.quant.formats import Format, GroupedCodes
 
 U8 = NDArray[np.uint8]
 F32 = NDArray[np.float32]
+Codes = U8 | NDArray[np.int8]
 
-IQ4_NL_VALUES = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int16)
+IQ4_NL_VALUES = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
     """Blocks taken apart: value = scale * code + minimum, `code` signed or unsigned as published."""
 
-    codes: NDArray[np.int16]  # [blocks, groups, group size]
+    codes: Codes  # [blocks, groups, group size]
     scales: F32  # [blocks, groups]
     mins: F32 | None  # [blocks, groups]
 
@@ -51,7 +52,7 @@ def regroup(kind: BlockType, raw: U8, n: int, k: int) -> GroupedCodes:
     groups = take_apart(kind, raw)
     kept = SHAPES[kind].format
     zero = 0 if kept in (Format.Q4_G32_MIN, Format.Q4_G16_MIN) else 8 if kept.code_bits == 4 else 128
-    codes = (groups.codes + zero).astype(np.uint8).reshape(n, k)
+    codes = (groups.codes.view(np.uint8) + np.uint8(zero)).reshape(n, k)  # modulo 256: a signed code shifted to its zero
     with np.errstate(over="ignore"):
         scales = groups.scales.astype(np.float16).reshape(n, -1)
         mins = None if groups.mins is None else groups.mins.astype(np.float16).reshape(n, -1)
@@ -59,7 +60,13 @@ def regroup(kind: BlockType, raw: U8, n: int, k: int) -> GroupedCodes:
 
 
 def count_lost_scales(kind: BlockType, raw: U8) -> int:
-    """How many scales and minimums fp16 cannot hold to its full precision (subnormal and inexact, or too large)."""
+    """How many scales and minimums fp16 cannot hold to its full precision (subnormal and inexact, or too large).
+
+    Types of 32 have none: they store fp16. A k-quant's product below fp16's normal range is exact, being a small
+    multiple of a scale that is itself a multiple of 2^-24; so only absurdly large ones are lost.
+    """
+    if SHAPES[kind].width == 32:
+        return 0
     groups = take_apart(kind, raw)
     return sum(_lost(values) for values in (groups.scales, groups.mins) if values is not None)
 
@@ -89,12 +96,16 @@ def _high_bits(block: U8, at: int) -> U8:
     return np.unpackbits(block[:, at : at + 4], axis=1, bitorder="little")
 
 
-def _grouped(codes: NDArray[np.integer], num_groups: int) -> NDArray[np.int16]:
-    return codes.astype(np.int16).reshape(len(codes), num_groups, -1)
+def _grouped(codes: Codes, num_groups: int) -> Codes:
+    return codes.reshape(len(codes), num_groups, -1)
+
+
+def _signed(codes: U8, zero: int) -> NDArray[np.int8]:
+    return codes.view(np.int8) - np.int8(zero)
 
 
 def _q4_0(block: U8) -> Groups:
-    return Groups(_grouped(_nibbles(block, 2).astype(np.int16) - 8, 1), _half(block, 0), None)
+    return Groups(_grouped(_signed(_nibbles(block, 2), 8), 1), _half(block, 0), None)
 
 
 def _q4_1(block: U8) -> Groups:
@@ -102,8 +113,8 @@ def _q4_1(block: U8) -> Groups:
 
 
 def _q5_0(block: U8) -> Groups:
-    codes = _nibbles(block, 6) | (_high_bits(block, 2) << 4)
-    return Groups(_grouped(codes.astype(np.int16) - 16, 1), _half(block, 0), None)
+    codes: U8 = _nibbles(block, 6) | (_high_bits(block, 2) << np.uint8(4))
+    return Groups(_grouped(_signed(codes, 16), 1), _half(block, 0), None)
 
 
 def _q5_1(block: U8) -> Groups:
@@ -129,7 +140,7 @@ def _q2_k(block: U8) -> Groups:
 def _q3_k(block: U8) -> Groups:
     high = ((block[:, :32].reshape(-1, 1, 1, 32) >> np.arange(8, dtype=np.uint8).reshape(1, 2, 4, 1)) & 1) ^ 1
     low = (block[:, 32:96].reshape(-1, 2, 1, 32) >> np.array([0, 2, 4, 6], np.uint8).reshape(1, 1, 4, 1)) & 3
-    codes = (low.astype(np.int16) - (high.astype(np.int16) << 2)).reshape(-1, 256)
+    codes = (low.view(np.int8) - (high << 2).view(np.int8)).reshape(-1, 256)
     packed = block[:, 96:108]
     nibbles = np.concatenate([packed[:, :8] & 15, packed[:, :8] >> 4], axis=1)
     upper = (packed[:, 8:12].reshape(-1, 1, 4) >> np.array([0, 2, 4, 6], np.uint8).reshape(1, 4, 1)) & 3
@@ -145,7 +156,7 @@ def _six_bit_factors(packed: U8) -> tuple[U8, U8]:
     return scales, mins
 
 
-def _k_groups(codes: NDArray[np.integer], block: U8) -> Groups:
+def _k_groups(codes: U8, block: U8) -> Groups:
     scales, mins = _six_bit_factors(block[:, 4:16])
     scale, minimum = _half(block, 0), _half(block, 2)
     return Groups(_grouped(codes, 8), scale * scales.astype(np.float32), -(minimum * mins.astype(np.float32)))
@@ -167,9 +178,9 @@ def _q6_k(block: U8) -> Groups:
     low = block[:, :128].reshape(-1, 2, 1, 64)
     low = np.concatenate([low & 15, low >> 4], axis=2).reshape(-1, 2, 4, 32)
     high = (block[:, 128:192].reshape(-1, 2, 1, 32) >> np.array([0, 2, 4, 6], np.uint8).reshape(1, 1, 4, 1)) & 3
-    codes = (low | (high << 4)).astype(np.int16).reshape(-1, 256) - 32
+    codes: U8 = (low | (high << np.uint8(4))).reshape(-1, 256)
     factors = block[:, 192:208].view(np.int8).astype(np.float32)
-    return Groups(_grouped(codes, 16), _half(block, 208) * factors, None)
+    return Groups(_grouped(_signed(codes, 32), 16), _half(block, 208) * factors, None)
 
 
 _READERS: dict[BlockType, Callable[[U8], Groups]] = {

@@ -1,11 +1,10 @@
 """Reads GGUF files, version 2 and 3, also split ones. Every number in the file is checked before it is used.
 
-Source: ggml's docs/gguf.md. Nothing here allocates more than the file is long.
+Source: ggml's docs/gguf.md. Memory taken is bounded by the file's length and by MAX_ARRAY_ITEMS.
 """
 
 from __future__ import annotations
 
-import mmap
 import re
 import struct
 from dataclasses import dataclass
@@ -17,10 +16,13 @@ from numpy.typing import NDArray
 
 from gristmill.core.errors import ModelFileError
 from gristmill.quant.block_types import SHAPES, BlockType
+from gristmill.weights.mapped_file import MappedFile
 
 MAX_DIMENSIONS = 4
 MAX_NAME_BYTES = 1024
 MAX_NESTING = 4
+# Sixteen times the largest arrays of published files (merges); more would take more memory than the file is long.
+MAX_ARRAY_ITEMS = 1 << 23
 _MEND = "fetch the file again, or take it from another source."
 _STRING, _ARRAY, _BOOL = 8, 9, 7
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<B", 10: "<Q", 11: "<q", 12: "<d"}
@@ -29,12 +31,19 @@ _SPLIT_NAME = re.compile(r"^(.*)-(\d{5})-of-(\d{5})\.gguf$")
 
 @dataclass(frozen=True, slots=True)
 class GgufTensor:
-    """A tensor as the file describes it; `raw` lies in the mapped file."""
+    """A tensor as the file describes it; its bytes are [start, start + num_bytes) of `file`."""
 
     name: str
     type: BlockType
     shape: tuple[int, ...]  # row-major: the file's dimensions reversed
-    raw: NDArray[np.uint8]
+    file: MappedFile
+    start: int
+    num_bytes: int
+
+    @property
+    def raw(self) -> NDArray[np.uint8]:
+        """The stored bytes, in the mapped file."""
+        return self.file.array(self.start, self.num_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +64,10 @@ def read_gguf(path: Path) -> GgufFile:
     count = first.metadata.get("split.count", 1)
     if not isinstance(count, int) or count <= 1:
         return first
+    return _with_other_parts(path, first, count)
+
+
+def _with_other_parts(path: Path, first: GgufFile, count: int) -> GgufFile:
     match = _SPLIT_NAME.match(path.name)
     if match is None or int(match.group(3)) != count or first.metadata.get("split.no", 0) != 0:
         raise ModelFileError(
@@ -70,6 +83,9 @@ def read_gguf(path: Path) -> GgufFile:
             raise ModelFileError(f"the tensor {min(twice)!r} is in two parts.", _MEND)
         tensors |= more
         paths.append(part)
+    expected = first.metadata.get("split.tensors.count", len(tensors))
+    if expected != len(tensors):
+        raise ModelFileError(f"{path.name} has split.tensors.count {expected}, but its parts hold {len(tensors)} tensors.", _MEND)
     return GgufFile(tuple(paths), first.metadata, tensors)
 
 
@@ -78,14 +94,18 @@ class _Reader:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._data = _map(path)
+        self._file = MappedFile(path)
+        self._data = self._file.data
         self._at = 0
+        self._num_items = 0
 
     def read(self) -> GgufFile:
         if self._data[:4] != b"GGUF":
             raise self._broken(f"does not begin with GGUF but with {bytes(self._data[:4])!r}")
         self._at = 4
         version = self._number("<I", "version")
+        if version in (2 << 24, 3 << 24):
+            raise self._broken("is a big-endian file, which is not supported")
         if version not in (2, 3):
             raise self._broken(f"has version {version}; 2 and 3 are supported")
         num_tensors = self._count("the number of tensors", 24)
@@ -118,13 +138,21 @@ class _Reader:
         kind = self._number("<I", f"the type of {key}")
         if kind in _SCALARS:
             item = np.dtype(_SCALARS[kind])
-            count = self._count(f"the length of {key}", item.itemsize)
+            count = self._array_len(key, item.itemsize)
             values = np.frombuffer(self._take(count * item.itemsize, key), item)
-            return (values.astype(bool) if kind == _BOOL else values).tolist()
-        count = self._count(f"the length of {key}", 8)
+            items: list[Any] = (values.astype(bool) if kind == _BOOL else values).tolist()
+            return items
+        count = self._array_len(key, 8)
         if kind == _STRING:
             return self._strings(count, key)
         return [self._value(kind, key, depth + 1) for _ in range(count)]
+
+    def _array_len(self, key: str, least_bytes: int) -> int:
+        count = self._count(f"the length of {key}", least_bytes)
+        self._num_items += count
+        if self._num_items > MAX_ARRAY_ITEMS:
+            raise self._broken(f"has over {MAX_ARRAY_ITEMS:,} array items with the key {key!r}")
+        return count
 
     def _strings(self, count: int, key: str) -> list[str]:
         """Read many strings; a vocabulary has a quarter of a million."""
@@ -160,7 +188,7 @@ class _Reader:
                 raise self._broken(f"has the tensor {name!r} twice")
             if offset % alignment:
                 raise self._broken(f"has the tensor {name!r} at {offset}, which is no multiple of {alignment}")
-            tensors[name] = GgufTensor(name, kind, shape, self._raw(name, kind, shape, base + offset))
+            tensors[name] = self._tensor(name, kind, shape, base + offset)
         return tensors
 
     def _describe(self) -> tuple[str, BlockType, tuple[int, ...], int]:
@@ -185,15 +213,15 @@ class _Reader:
             )
         return name, kind, shape, self._number("<Q", f"the offset of {name}")
 
-    def _raw(self, name: str, kind: BlockType, shape: tuple[int, ...], start: int) -> NDArray[np.uint8]:
+    def _tensor(self, name: str, kind: BlockType, shape: tuple[int, ...], start: int) -> GgufTensor:
         num_bytes = SHAPES[kind].num_bytes
         for size in (*shape[:-1], shape[-1] // SHAPES[kind].width):
             num_bytes *= size
         if start + num_bytes > len(self._data):
             raise self._broken(
-                f"ends at {len(self._data):,}, inside of the tensor {name!r}, which needs bytes {start:,} to {start + num_bytes:,}"
+                f"ends at {len(self._data):,}, inside of the tensor {name!r}, which needs {num_bytes:,} bytes from {start:,} on"
             )
-        return np.frombuffer(self._data, np.uint8, num_bytes, start)
+        return GgufTensor(name, kind, shape, self._file, start, num_bytes)
 
     def _string(self, what: str, limit: int | None = MAX_NAME_BYTES) -> str:
         length = self._number("<Q", what)
@@ -222,11 +250,3 @@ class _Reader:
 
     def _broken(self, what: str) -> ModelFileError:
         return ModelFileError(f"{self._path.name} {what}.", _MEND)
-
-
-def _map(path: Path) -> mmap.mmap:
-    try:
-        with path.open("rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, ValueError) as error:
-        raise ModelFileError(f"{path} cannot be read: {error}.", "give a GGUF file that is not empty.") from error
