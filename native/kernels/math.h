@@ -8,7 +8,7 @@ namespace {
 
 constexpr float round_magic = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
 
-// Relative error below 2e-7 for -87 <= x <= 88; 0 below, 1.65e38 above; NaN stays NaN.
+// Relative error below 2e-7 for -87 <= x <= 88; 0 below, infinite above; NaN stays NaN.
 GM_INLINE Floats exp_of(Floats x) {
   const Floats lowest = all(-87.0f), highest = all(88.0f);
   Floats clamped = x < lowest ? lowest : x;
@@ -24,7 +24,8 @@ GM_INLINE Floats exp_of(Floats x) {
   p = multiply_add(p, r, 4.9999993412e-1f);
   p = multiply_add(p, r * r, r) + 1.0f;
   const Floats power = floats_of((bits_of(shifted) + 127u) << 23);
-  return x < lowest ? all(0.0f) : p * power;
+  const Floats value = x < lowest ? all(0.0f) : p * power;
+  return x > highest ? floats_of(Bits{} + 0x7f800000u) : value;
 }
 
 // Odd, exact to 2e-7 relative, 0 included.
