@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from gristmill.graph.ir import Weight
 from gristmill.graph.weight_rule import WeightRule
-from gristmill.quant.formats import Format, PackedTensor
-from gristmill.quant.pack import pack_floats
+from gristmill.quant.formats import PackedTensor
+from gristmill.weights.checkpoint import open_checkpoint
+from gristmill.weights.load import load
 
 ROOT = Path(__file__).parents[1] / "data" / "goldens"
 TOLERANCE = 1e-3  # max |difference| / max |reference|, per row of logits
@@ -57,15 +59,6 @@ def read_tensors(path: Path) -> tuple[dict[str, tuple[str, np.ndarray]], dict[st
     return tensors, metadata
 
 
-def packed_weights(golden: Golden, names: Mapping[str, object], rules: Mapping[str, WeightRule]) -> dict[str, PackedTensor]:
-    """The graph's weights, made from the stored tensors by the architecture's rules."""
-    stored, _ = read_tensors(golden.folder / "model.safetensors")
-    return {name: _packed(*stored[(rule := rules.get(name, WeightRule(name))).source], rule) for name in names}
-
-
-def _packed(kind: str, values: np.ndarray, rule: WeightRule) -> PackedTensor:
-    if values.ndim == 1:
-        floats = (values.astype(np.uint32) << 16).view(np.float32) if kind == "BF16" else values.astype(np.float32)
-        return pack_floats(floats + np.float32(rule.add_one), Format.F32)
-    rows = values if rule.rows is None else values[slice(*rule.rows)]
-    return pack_floats(rows, {"BF16": Format.BF16, "F16": Format.F16, "F32": Format.F32}[kind])
+def packed_weights(golden: Golden, weights: Mapping[str, Weight], rules: Mapping[str, WeightRule]) -> dict[str, PackedTensor]:
+    """The graph's weights, loaded from the folder as any Hugging Face model's are."""
+    return load(open_checkpoint(golden.folder), weights, rules)
