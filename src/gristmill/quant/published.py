@@ -178,7 +178,7 @@ def _q6_k(block: U8) -> Groups:
     low = block[:, :128].reshape(-1, 2, 1, 64)
     low = np.concatenate([low & 15, low >> 4], axis=2).reshape(-1, 2, 4, 32)
     high = (block[:, 128:192].reshape(-1, 2, 1, 32) >> np.array([0, 2, 4, 6], np.uint8).reshape(1, 1, 4, 1)) & 3
-    codes: U8 = (low | (high << np.uint8(4))).reshape(-1, 256)
+    codes: U8 = (low | (high << 4)).astype(np.uint8, copy=False).reshape(-1, 256)
     factors = block[:, 192:208].view(np.int8).astype(np.float32)
     return Groups(_grouped(_signed(codes, 32), 16), _half(block, 208) * factors, None)
 
