@@ -19,6 +19,7 @@ import numpy as np
 from gristmill.backends.base import BLOCK_SIZE_TOKENS, Batch, Executable, Limits, SamplingColumns
 from gristmill.backends.cpu.backend import CpuBackend
 from gristmill.graph.ir import Graph
+from gristmill.graph.recorder import record
 from gristmill.models.registry import load_architecture
 from gristmill.quant.formats import Format, PackedTensor
 
@@ -145,7 +146,7 @@ def load_model(reference: str) -> tuple[Graph, dict[str, PackedTensor]]:
     checkpoint = open_checkpoint(resolve(reference))
     architecture = load_architecture(checkpoint.config)
     config = architecture.parse(checkpoint.config, None)
-    graph = architecture.graph(config)
+    graph = record(architecture.build, config)
     return graph, load(checkpoint, graph.weights, architecture.weight_rules(config))
 
 
@@ -153,7 +154,7 @@ def random_model() -> tuple[Graph, dict[str, PackedTensor]]:
     from gristmill import _native
 
     architecture = load_architecture(SMOLLM2_135M)
-    graph = architecture.graph(architecture.parse(SMOLLM2_135M, None))
+    graph = record(architecture.build, architecture.parse(SMOLLM2_135M, None))
     rng = np.random.default_rng(0)
     weights = {}
     for name, weight in graph.weights.items():

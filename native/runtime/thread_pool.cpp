@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <climits>
 
 #if defined(__x86_64__)
@@ -14,10 +15,13 @@
 namespace gm {
 namespace {
 
-// About 10 us of pauses, then about 50 us in which others may have the core, then sleep.
-constexpr int num_pauses = 512;
-constexpr int num_yields = 64;
-constexpr int pauses_per_yield = 16;
+// A worker that waits pauses for about 2 us (barriers are close together and the shares even), then lets others have
+// the core for a while, then sleeps. Longer pauses were tried: with more workers than cores, or a busy neighbour, each
+// burns a time slice that the one waited for needs (3 workers on 2 cores: 5 ms a step with 10 us, 25 ms with 100 us,
+// 218 ms with 500 us). A step follows the last one after the host's own work, hence the longer wait between them.
+constexpr int num_pauses = 96;
+constexpr auto barrier_wait = std::chrono::microseconds(50);
+constexpr auto epoch_wait = std::chrono::microseconds(100);
 
 void pause_cpu() {
 #if defined(__x86_64__)
@@ -37,16 +41,14 @@ void futex_wake_all(std::atomic<int>& word) {
 
 // `sleepers` is raised before the kernel compares the word, and read by the waker after it changed the word, both
 // sequentially consistent: either the waker sees the sleeper, or the sleeper sees the new word.
-void wait_for_change(std::atomic<int>& word, int old, std::atomic<int>& sleepers) {
+void wait_for_change(std::atomic<int>& word, int old, std::atomic<int>& sleepers, std::chrono::microseconds wait) {
   for (int i = 0; i < num_pauses; ++i) {
     if (word.load(std::memory_order_acquire) != old) return;
     pause_cpu();
   }
-  for (int i = 0; i < num_yields; ++i) {
-    for (int j = 0; j < pauses_per_yield; ++j) {
-      if (word.load(std::memory_order_acquire) != old) return;
-      pause_cpu();
-    }
+  const auto end = std::chrono::steady_clock::now() + wait;
+  while (std::chrono::steady_clock::now() < end) {
+    if (word.load(std::memory_order_acquire) != old) return;
     sched_yield();
   }
   sleepers.fetch_add(1);
@@ -107,7 +109,7 @@ void ThreadPool::run(void (*body)(void*, int), void* context) {
 void ThreadPool::work(int worker) {
   const FloatEnvironment environment;
   for (int epoch = 0;; ++epoch) {
-    wait_for_change(epoch_, epoch, epoch_sleepers_);
+    wait_for_change(epoch_, epoch, epoch_sleepers_, epoch_wait);
     if (is_stopping_) return;
     body_(context_, worker);
     barrier();
@@ -121,7 +123,7 @@ void ThreadPool::barrier() {
   }
   const int generation = generation_.load(std::memory_order_acquire);
   if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < size_) {
-    wait_for_change(generation_, generation, generation_sleepers_);
+    wait_for_change(generation_, generation, generation_sleepers_, barrier_wait);
     return;
   }
   arrived_.store(0, std::memory_order_relaxed);
