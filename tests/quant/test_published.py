@@ -1,35 +1,25 @@
 import gguf
 import numpy as np
 import pytest
+from tests.quant.blocks import random_blocks
 
 from gristmill.quant.block_types import SHAPES, BlockType
 from gristmill.quant.pack import pack_codes, unpack, unpack_codes
 from gristmill.quant.published import count_lost_scales, dequantize, regroup, take_apart
 
 QUANTIZED = [kind for kind in BlockType if SHAPES[kind].format.is_quantized]
-HALVES = {"Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "Q4_1": (0, 2), "Q5_1": (0, 2)}
-
-
-def _random_blocks(kind: BlockType, n: int, k: int) -> np.ndarray:
-    """Random bytes with sane fp16 scales."""
-    shape = SHAPES[kind]
-    source = np.random.default_rng(int(kind))
-    raw = source.integers(0, 256, (n * k // shape.width, shape.num_bytes), dtype=np.uint8)
-    for at in HALVES.get(kind.name, (0,)):
-        raw[:, at : at + 2] = source.uniform(0.01, 0.1, len(raw)).astype(np.float16).view(np.uint8).reshape(-1, 2)
-    return raw.reshape(-1)
 
 
 @pytest.mark.parametrize("kind", QUANTIZED, ids=lambda kind: kind.name)
 def test_values_are_bit_equal_to_the_published_definition(kind: BlockType) -> None:
-    raw = _random_blocks(kind, 8, 512)
+    raw = random_blocks(kind, 8, 512)
     expected = gguf.quants.dequantize(raw.reshape(8, -1), gguf.GGMLQuantizationType(int(kind)))
     assert np.array_equal(dequantize(kind, raw, 8, 512).view(np.uint32), expected.view(np.uint32))
 
 
 @pytest.mark.parametrize("kind", QUANTIZED, ids=lambda kind: kind.name)
 def test_regrouping_keeps_the_values_within_half_a_unit_of_fp16(kind: BlockType) -> None:
-    raw = _random_blocks(kind, 5, 512)
+    raw = random_blocks(kind, 5, 512)
     groups = take_apart(kind, raw)
     values = unpack(pack_codes(regroup(kind, raw, 5, 512)))
     exact = dequantize(kind, raw, 5, 512)
@@ -44,7 +34,7 @@ def test_regrouping_keeps_the_values_within_half_a_unit_of_fp16(kind: BlockType)
 
 @pytest.mark.parametrize("kind", QUANTIZED, ids=lambda kind: kind.name)
 def test_unpacking_inverts_packing(kind: BlockType) -> None:
-    grouped = regroup(kind, _random_blocks(kind, 40, 256), 40, 256)
+    grouped = regroup(kind, random_blocks(kind, 40, 256), 40, 256)
     packed = pack_codes(grouped)
     again = unpack_codes(packed)
     assert packed.data.ctypes.data % 64 == 0
@@ -56,7 +46,7 @@ def test_unpacking_inverts_packing(kind: BlockType) -> None:
 
 def test_scales_that_fp16_would_lose_are_counted() -> None:
     """A subnormal factor times a small integer stays exact; a product over 65,504 does not."""
-    raw = _random_blocks(BlockType.Q6_K, 1, 256)
+    raw = random_blocks(BlockType.Q6_K, 1, 256)
     raw[192:208] = 3
     raw[208:210] = np.array([3e-6], np.float16).view(np.uint8)
     assert count_lost_scales(BlockType.Q6_K, raw) == 0

@@ -67,10 +67,21 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
     Raises: ModelFileError naming the file, key or tensor.
     """
-    if path.is_dir():
-        return SafetensorsFolder(path)
-    if path.suffix == ".safetensors":
+    if path.suffix == ".safetensors" and not path.is_dir():
         raise ModelFileError(
             f"{path.name} has weights only; its config and tokenizer lie beside it.", "give the folder it is in."
         )
-    return GgufCheckpoint(path)
+    checkpoint: Checkpoint = SafetensorsFolder(path) if path.is_dir() else GgufCheckpoint(path)
+    _check_layers(checkpoint)
+    return checkpoint
+
+
+def _check_layers(checkpoint: Checkpoint) -> None:
+    """Every layer has tensors; a claim of more would have a graph built of layers that are not there."""
+    text = checkpoint.config.get("text_config")
+    for config in (checkpoint.config, text if isinstance(text, Mapping) else {}):
+        num_layers, num_tensors = config.get("num_hidden_layers"), len(checkpoint.names())
+        if isinstance(num_layers, int) and num_layers > num_tensors:
+            raise ModelFileError(
+                f"{checkpoint.path.name} claims {num_layers:,} layers, but has {num_tensors:,} tensors.", "fetch the model again."
+            )

@@ -122,14 +122,14 @@ def _check(path: Path) -> None:
 
 
 def _bar_class(name: str, progress: Progress) -> Any:
-    from tqdm import tqdm  # type: ignore[import-untyped]
+    from huggingface_hub.utils.tqdm import tqdm
 
-    class Bar(tqdm):  # type: ignore[misc]
+    class Bar(tqdm):
         """Reports to `progress` what tqdm would draw."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
-            kwargs.pop("name", None)
-            super().__init__(*args, **{**kwargs, "file": io.StringIO(), "disable": False, "leave": False})
+            options = {**kwargs, "file": io.StringIO(), "disable": False, "leave": False}
+            super().__init__(*args, **options)  # type: ignore[no-untyped-call]
 
         def display(self, *args: Any, **kwargs: Any) -> None:
             if self.unit == "B":
