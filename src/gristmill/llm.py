@@ -153,6 +153,7 @@ class LLM:
             return
         self._is_closed = True
         self._deployment.close()
+        self._loop.call_soon_threadsafe(self._service.close)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -37,7 +37,7 @@ class Session:
 
     def __init__(self, model: str, settings: EngineSettings, sampling: dict[str, Any]) -> None:
         self._llm = LLM(model, **settings.model_dump())
-        self._params = self._llm.default_params(max_tokens=None, **sampling)
+        self._params = self._llm.default_params(**{"max_tokens": None, **sampling})
 
     @property
     def has_template(self) -> bool:
