@@ -24,14 +24,15 @@ struct Kernels {
   void (*rope_table)(const RopeTableArgs&);
   void (*rope_store)(const RopeStoreArgs&);
   void (*attend)(const AttentionArgs&, const AttentionItem&);
-  void (*merge_attention)(const AttentionArgs&, const AttentionItem* items, int64_t num_items, int64_t merge_begin, int64_t merge_end);
+  void (*merge_attention)(const AttentionArgs&, const AttentionItem* items, int64_t num_items, int64_t merge_begin,
+                          int64_t merge_end);
   // sample.h
   int64_t (*sample_scratch_bytes)(int64_t vocab);
   void (*sample)(const SampleArgs&);
 };
 
 const Kernels* kernels_portable();
-const Kernels* kernels_avx2();    // null if not compiled for this architecture
+const Kernels* kernels_avx2();  // null if not compiled for this architecture
 const Kernels* kernels_avx512();
 
 }  // namespace gm

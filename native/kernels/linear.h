@@ -16,50 +16,50 @@ struct LinearArgs {
   const uint8_t* weight;  // packed B32 of `format`, 64-byte aligned
   int64_t n;              // output channels; the last tile may be partly padding, which is never written
   int64_t k;
-  const void* x;          // quantized formats: a quantized buffer of num_rows rows; float formats: float [num_rows, ldx]
-  int64_t ldx;            // in floats; float formats only
+  const void* x;  // quantized formats: a quantized buffer of num_rows rows; float formats: float [num_rows, ldx]
+  int64_t ldx;    // in floats; float formats only
   int64_t num_rows;
-  float* y;               // [num_rows, ldy]
+  float* y;  // [num_rows, ldy]
   int64_t ldy;
-  const float* bias;      // [n] or null
-  bool accumulate;        // true: y += (residual), false: y =
-  int64_t tile_begin;     // column tiles of 32 channels: [tile_begin, tile_end)
+  const float* bias;   // [n] or null
+  bool accumulate;     // true: y += (residual), false: y =
+  int64_t tile_begin;  // column tiles of 32 channels: [tile_begin, tile_end)
   int64_t tile_end;
 };
 using LinearFn = void (*)(const LinearArgs&);
 
 struct NormArgs {
-  const float* x;         // [num_rows, ldx]
+  const float* x;  // [num_rows, ldx]
   int64_t ldx;
-  const float* weight;    // [head_dim ? head_dim : width]
+  const float* weight;  // [head_dim ? head_dim : width]
   float eps;
   int64_t width;
-  int64_t head_dim;       // 0 = the whole row; else each run of head_dim columns on its own
-  float* out;             // [num_rows, ldo], may be x itself, or null
+  int64_t head_dim;  // 0 = the whole row; else each run of head_dim columns on its own
+  float* out;        // [num_rows, ldo], may be x itself, or null
   int64_t ldo;
-  void* quantized;        // quantized buffer (of all rows of the matrix), or null: also quantize the result
-  int64_t num_rows;       // rows of the whole matrix (the quantized buffer's layout needs it)
+  void* quantized;   // quantized buffer (of all rows of the matrix), or null: also quantize the result
+  int64_t num_rows;  // rows of the whole matrix (the quantized buffer's layout needs it)
   int64_t row_begin, row_end;
 };
 
 struct ActMulArgs {
-  const float* gate;      // [num_rows, ld]
-  const float* up;        // [num_rows, ld]
+  const float* gate;  // [num_rows, ld]
+  const float* up;    // [num_rows, ld]
   int64_t ld;
-  int64_t width;          // multiple of 32 if quantized
+  int64_t width;  // multiple of 32 if quantized
   Activation kind;
-  float* out;             // [num_rows, ldo] or null
+  float* out;  // [num_rows, ldo] or null
   int64_t ldo;
-  void* quantized;        // quantized buffer or null
-  int64_t num_rows;       // rows of the whole matrix (the quantized buffer's layout needs it)
+  void* quantized;   // quantized buffer or null
+  int64_t num_rows;  // rows of the whole matrix (the quantized buffer's layout needs it)
   int64_t row_begin, row_end;
   int64_t column_begin, column_end;  // multiples of 32 (or width): lets one row be split over threads
 };
 
 struct QuantizeArgs {
-  const float* x;         // [num_rows, ldx]
+  const float* x;  // [num_rows, ldx]
   int64_t ldx;
-  int64_t width;          // multiple of 32
+  int64_t width;  // multiple of 32
   void* quantized;
   int64_t num_rows;
   int64_t row_begin, row_end;
@@ -72,7 +72,7 @@ struct EmbedArgs {
   int64_t vocab, width;
   const int32_t* token_ids;
   float scale;
-  float* out;             // [num_rows, width]
+  float* out;  // [num_rows, width]
   int64_t row_begin, row_end;
 };
 

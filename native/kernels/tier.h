@@ -29,7 +29,8 @@ void rope_table(const RopeTableArgs& args);
 void rope_store(const RopeStoreArgs& args);
 // attention.cpp
 void attend(const AttentionArgs& args, const AttentionItem& item);
-void merge_attention(const AttentionArgs& args, const AttentionItem* items, int64_t num_items, int64_t merge_begin, int64_t merge_end);
+void merge_attention(const AttentionArgs& args, const AttentionItem* items, int64_t num_items, int64_t merge_begin,
+                     int64_t merge_end);
 // sample.cpp
 int64_t sample_scratch_bytes(int64_t vocab);
 void sample(const SampleArgs& args);

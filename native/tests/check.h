@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <random>
 #include <vector>
 
@@ -22,20 +23,28 @@ inline void check(bool is_true, const char* what) {
   }
 }
 
+// Set by tools/check_portable.sh: emulators are slow, so the longest cases are left out.
+inline bool is_brief() { return std::getenv("GRISTMILL_TEST_BRIEF") != nullptr; }
+
+// The tiers of this machine, or the one that the environment names.
 inline std::vector<const Kernels*> tiers() {
   std::vector<const Kernels*> found{kernels_portable()};
 #if defined(__x86_64__)
   __builtin_cpu_init();
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && kernels_avx2()) found.push_back(kernels_avx2());
-  if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi") && kernels_avx512()) found.push_back(kernels_avx512());
+  if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi") && kernels_avx512())
+    found.push_back(kernels_avx512());
 #endif
+  const char* only = std::getenv("GRISTMILL_TEST_TIER");
+  if (only) std::erase_if(found, [&](const Kernels* kernels) { return std::strcmp(kernels->tier, only) != 0; });
   return found;
 }
 
 // 64-byte aligned memory.
 template <class T>
 struct Aligned {
-  explicit Aligned(size_t count) : size(count), data(static_cast<T*>(std::aligned_alloc(64, (count * sizeof(T) + 127) / 64 * 64))) {
+  explicit Aligned(size_t count)
+      : size(count), data(static_cast<T*>(std::aligned_alloc(64, (count * sizeof(T) + 127) / 64 * 64))) {
     for (size_t i = 0; i < count; ++i) data[i] = T{};
   }
   Aligned(const Aligned&) = delete;

@@ -195,9 +195,11 @@ int main() {
   for (const Kernels* kernels : tiers()) {
     for (const Model& m : {Model{9, 3, 64, 0, 0.0f}, Model{4, 1, 16, 0, 0.0f}, Model{8, 2, 80, 0, 0.0f}, Model{4, 4, 96, 40, 0.0f}, Model{8, 1, 128, 0, 20.0f},
                            Model{4, 1, 256, 100, 0.0f}}) {
-      for (const int length : {2, 31, 64, 65, 200}) compare(*kernels, m, length, digest);
+      for (const int length : {2, 31, 64, 65, 200}) {
+        if (!is_brief() || length == 65) compare(*kernels, m, length, digest);
+      }
     }
-    compare(*kernels, {9, 3, 64, 0, 0.0f}, 1500, digest);
+    if (!is_brief()) compare(*kernels, {9, 3, 64, 0, 0.0f}, 1500, digest);
   }
   return finish("attention", digest);
 }

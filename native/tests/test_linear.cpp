@@ -13,7 +13,8 @@ struct Shape {
   int bits, group;
   bool has_min;
 };
-constexpr Shape shapes[7] = {{4, 32, false}, {4, 32, true}, {4, 16, false}, {4, 16, true}, {8, 32, false}, {8, 32, true}, {8, 16, false}};
+constexpr Shape shapes[7] = {{4, 32, false}, {4, 32, true}, {4, 16, false}, {4, 16, true},
+                             {8, 32, false}, {8, 32, true}, {8, 16, false}};
 
 uint16_t to_half(float value) {  // positive normal numbers only
   uint32_t bits;
@@ -45,7 +46,8 @@ struct Weights {
         auto* halves = reinterpret_cast<uint16_t*>(p);
         uint8_t* codes = p + groups * 64 * (s.has_min ? 2 : 1);
         for (int i = 0; i < groups * 32; ++i) halves[i] = to_half(0.01f + 0.01f * std::fabs(random.uniform()));
-        if (s.has_min) for (int i = 0; i < groups * 32; ++i) halves[groups * 32 + i] = to_half(-0.05f - 0.05f * std::fabs(random.uniform()));
+        if (s.has_min)
+          for (int i = 0; i < groups * 32; ++i) halves[groups * 32 + i] = to_half(-0.05f - 0.05f * std::fabs(random.uniform()));
         for (int i = 0; i < 128 * s.bits; ++i) codes[i] = random.next() & 255;
         for (int c = 0; c < 32 && t * 32 + c < n; ++c) {
           for (int i = 0; i < 32; ++i) {
@@ -96,13 +98,20 @@ struct Weights {
 
 struct Case {
   Case(const Kernels& kernels, int format, const Weights& weights, const std::vector<float>& x, int64_t rows)
-      : kernels(kernels), format(format), weights(weights), x(x), rows(rows), y(rows * weights.n, 0.5f), bias(weights.n, 0.25f),
+      : kernels(kernels),
+        format(format),
+        weights(weights),
+        x(x),
+        rows(rows),
+        y(rows * weights.n, 0.5f),
+        bias(weights.n, 0.25f),
         quantized(kernels.quantized_bytes(rows, weights.k)) {
     if (format < 7) kernels.quantize({x.data(), weights.k, weights.k, quantized.data, rows, 0, rows, 0, weights.k});
   }
   void run(int64_t tile_begin, int64_t tile_end, bool accumulate) {
-    LinearArgs args{weights.packed.data, weights.n, weights.k, format < 7 ? static_cast<const void*>(quantized.data) : x.data(), weights.k,
-                    rows, y.data(), weights.n, bias.data(), accumulate, tile_begin, tile_end};
+    LinearArgs args{weights.packed.data, weights.n,  weights.k,  format < 7 ? static_cast<const void*>(quantized.data) : x.data(),
+                    weights.k,           rows,       y.data(),   weights.n,
+                    bias.data(),         accumulate, tile_begin, tile_end};
     kernels.linear[format](args);
   }
   const Kernels& kernels;
@@ -134,8 +143,8 @@ void compare(const Kernels& kernels, int format, int64_t n, int64_t k, int64_t r
   const Weights weights(format, n, k, random);
   std::vector<float> x(rows * k);
   for (float& value : x) value = random.uniform() * 3.0f;
-  const std::string name = std::string(kernels.tier) + " format " + std::to_string(format) + " n " + std::to_string(n) + " k " + std::to_string(k) +
-                           " rows " + std::to_string(rows);
+  const std::string name = std::string(kernels.tier) + " format " + std::to_string(format) + " n " + std::to_string(n) + " k " +
+                           std::to_string(k) + " rows " + std::to_string(rows);
   Case all(kernels, format, weights, x, rows);
   const int64_t tiles = (n + 31) / 32;
   all.run(0, tiles, false);
@@ -163,7 +172,8 @@ void compare(const Kernels& kernels, int format, int64_t n, int64_t k, int64_t r
   if (kernels.tier == kernels_portable()->tier) digest.add(all.y.data(), all.y.size() * 4);
   const std::vector<float> before = all.y;
   all.run(0, tiles, true);
-  check(all.y[0] != before[0] && std::fabs(all.y[0] - 2 * before[0]) < 1e-3 * (1 + std::fabs(before[0])), (name + ": accumulate").c_str());
+  check(all.y[0] != before[0] && std::fabs(all.y[0] - 2 * before[0]) < 1e-3 * (1 + std::fabs(before[0])),
+        (name + ": accumulate").c_str());
 }
 
 void poison(const Kernels& kernels) {
@@ -174,7 +184,8 @@ void poison(const Kernels& kernels) {
   x[128 + 6] = INFINITY;
   Case all(kernels, 1, weights, x, 3);
   all.run(0, 2, false);
-  check(std::isfinite(all.y[0]) && std::isnan(all.y[64]) && std::isnan(all.y[128]), "NaN and infinity spoil their own row, and only it");
+  check(std::isfinite(all.y[0]) && std::isnan(all.y[64]) && std::isnan(all.y[128]),
+        "NaN and infinity spoil their own row, and only it");
 }
 
 }  // namespace
