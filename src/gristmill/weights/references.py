@@ -54,13 +54,16 @@ def aliases() -> dict[str, str]:
 
 
 def list_local(store: Store | None = None) -> list[LocalModel]:
-    """Return the models that were fetched, each under the shortest reference that resolves to it."""
+    """Return the models that were fetched, each under a reference that resolves to it."""
     store = store or default_store()
     names = {reference: alias for alias, reference in aliases().items()}
     found = []
     for folder in sorted(store.models.glob("pypi/*/*")):
-        reference = f"pypi:{folder.parent.name}=={folder.name}"
-        found += [describe(names.get(reference, reference), path) for path in _models_in(folder)]
+        reference, models = f"pypi:{folder.parent.name}=={folder.name}", _models_in(folder)
+        if len(models) == 1:
+            found.append(describe(names.get(reference, reference), models[0]))
+        else:
+            found += [describe(f"{reference}:{path.name}", path) for path in models]
     records = map(read_hub_record, sorted(store.models.glob("hf/*/*.json")))
     return found + [describe(*record) for record in records if record is not None]
 
