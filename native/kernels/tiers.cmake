@@ -1,5 +1,5 @@
 # Each kernel file is compiled once for each tier, in a namespace of its own; the tier is chosen at run time.
-# A tier that the compiler's target lacks is left out, and its table is null (stub.cpp).
+# A tier that the compiler's target lacks is left out, and its table is null (no_x86.cpp).
 set(GRISTMILL_KERNEL_SOURCES linear_q4.cpp linear_q8.cpp linear_float.cpp rows.cpp embed.cpp rope.cpp attention.cpp sample.cpp table.cpp)
 
 # Quantization, rotation and sampling round the same in every tier: no multiply-add may be fused there.
