@@ -26,8 +26,10 @@ BlockType block_type(int number) {
 }
 
 void check_size(const Packed& packed, Format format, int64_t n, int64_t k) {
-  if (n < 1 || k < 1 || (is_quantized(format) && k % block_k != 0)) throw std::invalid_argument("pack: a shape that cannot be packed");
-  if (static_cast<int64_t>(packed.size()) != packed_bytes(format, n, k)) throw std::invalid_argument("pack: the target has a wrong size");
+  if (n < 1 || k < 1 || (is_quantized(format) && k % block_k != 0))
+    throw std::invalid_argument("pack: a shape that cannot be packed");
+  if (static_cast<int64_t>(packed.size()) != packed_bytes(format, n, k))
+    throw std::invalid_argument("pack: the target has a wrong size");
 }
 
 void check_rows(const PublishedMatrix& matrix, int64_t num_source_rows, int64_t num_row_ids) {
@@ -37,7 +39,8 @@ void check_rows(const PublishedMatrix& matrix, int64_t num_source_rows, int64_t 
   }
   if (num_row_ids != matrix.n) throw std::invalid_argument("pack: row_ids has a wrong length");
   for (int64_t i = 0; i < matrix.n; ++i) {
-    if (matrix.row_ids[i] < 0 || matrix.row_ids[i] >= num_source_rows) throw std::invalid_argument("pack: a row id outside of the source");
+    if (matrix.row_ids[i] < 0 || matrix.row_ids[i] >= num_source_rows)
+      throw std::invalid_argument("pack: a row id outside of the source");
   }
 }
 
@@ -45,7 +48,8 @@ int64_t pack(int type, const Bytes& source, int64_t n, int64_t k, const Packed& 
   PublishedMatrix matrix{block_type(type), source.data(), row_ids ? row_ids->data() : nullptr, n, k};
   check_size(packed, packed_format(matrix.type), n, k);
   if (k % block_width(matrix.type) != 0) throw std::invalid_argument("pack: k is not a whole number of published blocks");
-  check_rows(matrix, static_cast<int64_t>(source.size()) / row_bytes(matrix.type, k), row_ids ? static_cast<int64_t>(row_ids->size()) : 0);
+  check_rows(matrix, static_cast<int64_t>(source.size()) / row_bytes(matrix.type, k),
+             row_ids ? static_cast<int64_t>(row_ids->size()) : 0);
   const nb::gil_scoped_release release;
   return pack_published(matrix, packed.data(), 0, num_tiles(n));
 }
@@ -63,7 +67,8 @@ void pack_grouped(int format, const Codes& codes, const Halves& scales, const st
   if (!is_quantized(format_of(format))) throw std::invalid_argument("pack: codes need a quantized format");
   CodesMatrix matrix{static_cast<Format>(format), codes.data(), nullptr, nullptr, n, k};
   check_size(packed, matrix.format, n, k);
-  if (mins.has_value() != has_min(matrix.format)) throw std::invalid_argument("pack: minimums where the format has none, or none where it has");
+  if (mins.has_value() != has_min(matrix.format))
+    throw std::invalid_argument("pack: minimums where the format has none, or none where it has");
   const int64_t num_groups = k / group_size(matrix.format);
   matrix.scales = halves(scales, n, num_groups);
   matrix.mins = mins ? halves(*mins, n, num_groups) : nullptr;
@@ -75,8 +80,9 @@ void pack_grouped(int format, const Codes& codes, const Halves& scales, const st
 
 void bind_pack(nb::module_& m) {
   m.def("packed_format", [](int type) { return static_cast<int>(packed_format(block_type(type))); }, "type"_a);
-  m.def("packed_bytes", [](int format, int64_t n, int64_t k) { return packed_bytes(format_of(format), n, k); }, "format"_a,
-        "n"_a, "k"_a);
+  m.def(
+      "packed_bytes", [](int format, int64_t n, int64_t k) { return packed_bytes(format_of(format), n, k); }, "format"_a, "n"_a,
+      "k"_a);
   m.def("pack", &pack, "type"_a, "source"_a, "n"_a, "k"_a, "packed"_a.noconvert(), "row_ids"_a = nb::none());
   m.def("pack_grouped", &pack_grouped, "format"_a, "codes"_a, "scales"_a, "mins"_a.none(), "packed"_a.noconvert());
 }

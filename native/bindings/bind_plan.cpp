@@ -18,8 +18,8 @@ using namespace nb::literals;
 namespace gm {
 namespace {
 
-using Place = std::pair<int32_t, int32_t>;    // buffer, column
-using Waits = std::pair<bool, bool>;          // barrier before the op: in steps of many rows, of one row
+using Place = std::pair<int32_t, int32_t>;  // buffer, column
+using Waits = std::pair<bool, bool>;        // barrier before the op: in steps of many rows, of one row
 using SegmentSpec = std::tuple<int, Bytes, std::optional<Bytes>, int64_t, Place>;  // format, weight, bias, n, y
 
 View view(const std::optional<Place>& place) { return place ? View{place->first, place->second} : View{}; }
@@ -42,7 +42,8 @@ const float* keep_vector(BoundPlan& bound, const Bytes& array, int64_t width) {
   return reinterpret_cast<const float*>(keep(bound, array, width * 4));
 }
 
-void add_embed(BoundPlan& bound, Waits waits, int format, const Bytes& weight, int64_t vocab, int64_t width, float scale, Place out) {
+void add_embed(BoundPlan& bound, Waits waits, int format, const Bytes& weight, int64_t vocab, int64_t width, float scale,
+               Place out) {
   EmbedOp op;
   op.format = format_of(format);
   op.weight = keep(bound, weight, packed_bytes(op.format, vocab, width));
@@ -176,8 +177,9 @@ void add_sample(BoundPlan& bound, Waits waits, Place logits, int64_t vocab) {
   add(bound, waits, std::move(op));
 }
 
-BoundPlan* make_plan(std::shared_ptr<ThreadPool> pool, std::shared_ptr<KvArena> kv, const std::string& tier, int64_t max_step_tokens,
-                     int64_t max_num_seqs, int64_t max_model_len, int64_t vocab_size, int64_t tile_rows, int64_t arena_bytes) {
+BoundPlan* make_plan(std::shared_ptr<ThreadPool> pool, std::shared_ptr<KvArena> kv, const std::string& tier,
+                     int64_t max_step_tokens, int64_t max_num_seqs, int64_t max_model_len, int64_t vocab_size, int64_t tile_rows,
+                     int64_t arena_bytes) {
   const PlanLimits limits{max_step_tokens, max_num_seqs, max_model_len, vocab_size, tile_rows, arena_bytes};
   auto plan = std::make_unique<Plan>(std::move(pool), std::move(kv), find_kernels(tier), limits);
   return new BoundPlan{std::move(plan), {}};
@@ -186,25 +188,31 @@ BoundPlan* make_plan(std::shared_ptr<ThreadPool> pool, std::shared_ptr<KvArena> 
 }  // namespace
 
 void bind_plan(nb::module_& m) {
-  m.def("attention_partial_bytes", [](int32_t num_heads, int32_t head_dim, int32_t window, int64_t max_num_seqs, int64_t max_model_len,
-                                      int num_threads) {
-    PlanLimits limits{};
-    limits.max_num_seqs = max_num_seqs;
-    limits.max_model_len = max_model_len;
-    return attention_partial_bytes({num_heads, 0, head_dim, window}, limits, num_threads);
-  }, nb::kw_only(), "num_heads"_a, "head_dim"_a, "window"_a, "max_num_seqs"_a, "max_model_len"_a, "num_threads"_a);
+  m.def(
+      "attention_partial_bytes",
+      [](int32_t num_heads, int32_t head_dim, int32_t window, int64_t max_num_seqs, int64_t max_model_len, int num_threads) {
+        PlanLimits limits{};
+        limits.max_num_seqs = max_num_seqs;
+        limits.max_model_len = max_model_len;
+        return attention_partial_bytes({num_heads, 0, head_dim, window}, limits, num_threads);
+      },
+      nb::kw_only(), "num_heads"_a, "head_dim"_a, "window"_a, "max_num_seqs"_a, "max_model_len"_a, "num_threads"_a);
 
   nb::class_<BoundPlan> plan(m, "Plan");
   plan.def(nb::new_(&make_plan), nb::kw_only(), "pool"_a, "kv"_a, "tier"_a, "max_step_tokens"_a, "max_num_seqs"_a,
            "max_model_len"_a, "vocab_size"_a, "tile_rows"_a, "arena_bytes"_a)
-      .def("add_buffer", [](BoundPlan& bound, int64_t offset, int64_t width, int64_t private_stride) {
-        return bound.get().add_buffer({offset, width, private_stride});
-      }, nb::kw_only(), "offset"_a, "width"_a, "private_stride"_a)
+      .def(
+          "add_buffer",
+          [](BoundPlan& bound, int64_t offset, int64_t width, int64_t private_stride) {
+            return bound.get().add_buffer({offset, width, private_stride});
+          },
+          nb::kw_only(), "offset"_a, "width"_a, "private_stride"_a)
       .def("embed", &add_embed, "waits"_a, nb::kw_only(), "format"_a, "weight"_a, "vocab"_a, "width"_a, "scale"_a, "out"_a)
       .def("norm", &add_norm, "waits"_a, nb::kw_only(), "x"_a, "weight"_a, "eps"_a, "width"_a, "head_dim"_a, "out"_a.none(),
            "quantized"_a)
       .def("quantize", &add_quantize, "waits"_a, nb::kw_only(), "x"_a, "width"_a, "quantized"_a)
-      .def("act_mul", &add_act_mul, "waits"_a, nb::kw_only(), "gate"_a, "up"_a, "width"_a, "kind"_a, "out"_a.none(), "quantized"_a)
+      .def("act_mul", &add_act_mul, "waits"_a, nb::kw_only(), "gate"_a, "up"_a, "width"_a, "kind"_a, "out"_a.none(),
+           "quantized"_a)
       .def("linear", &add_linear, "waits"_a, nb::kw_only(), "x"_a.none(), "quantized"_a, "k"_a, "accumulate"_a, "segments"_a)
       .def("rope_table", &add_rope_table, "waits"_a, nb::kw_only(), "inv_freq"_a, "attention_factor"_a, "cos"_a, "sin"_a)
       .def("rope_store", &add_rope_store, "waits"_a, nb::kw_only(), "q"_a, "k"_a, "v"_a, "cos"_a.none(), "sin"_a.none(), "half"_a,

@@ -70,22 +70,26 @@ void bind_runtime(nb::module_& m) {
   m.def("missing_features", &missing_features, "tier"_a);
   m.def("available_memory_bytes", &available_memory_bytes);
   m.def("aligned_empty", &aligned_empty, "num_bytes"_a);
-  m.def("quantized_bytes", [](const std::string& tier, int64_t num_rows, int64_t k) {
-    return find_kernels(tier)->quantized_bytes(num_rows, k);
-  }, "tier"_a, "num_rows"_a, "k"_a);
-  m.def("sample_scratch_bytes", [](const std::string& tier, int64_t vocab_size) {
-    return find_kernels(tier)->sample_scratch_bytes(vocab_size);
-  }, "tier"_a, "vocab_size"_a);
+  m.def(
+      "quantized_bytes",
+      [](const std::string& tier, int64_t num_rows, int64_t k) { return find_kernels(tier)->quantized_bytes(num_rows, k); },
+      "tier"_a, "num_rows"_a, "k"_a);
+  m.def(
+      "sample_scratch_bytes",
+      [](const std::string& tier, int64_t vocab_size) { return find_kernels(tier)->sample_scratch_bytes(vocab_size); }, "tier"_a,
+      "vocab_size"_a);
 
   nb::class_<ThreadPool>(m, "ThreadPool")
       .def(nb::new_([](int num_threads) {
-        if (num_threads < 1) throw std::invalid_argument("ThreadPool: at least one thread");
-        return std::make_shared<ThreadPool>(num_threads);
-      }), "num_threads"_a)
+             if (num_threads < 1) throw std::invalid_argument("ThreadPool: at least one thread");
+             return std::make_shared<ThreadPool>(num_threads);
+           }),
+           "num_threads"_a)
       .def_prop_ro("size", &ThreadPool::size);
 
   nb::class_<KvArena>(m, "KvArena")
-      .def(nb::new_(&make_arena), nb::kw_only(), "num_layers"_a, "num_kv_heads"_a, "head_dim"_a, "num_blocks"_a, "reserve_bytes"_a)
+      .def(nb::new_(&make_arena), nb::kw_only(), "num_layers"_a, "num_kv_heads"_a, "head_dim"_a, "num_blocks"_a,
+           "reserve_bytes"_a)
       .def_prop_ro("num_committed_blocks", &KvArena::num_committed_blocks)
       .def_prop_ro("is_short_of_memory", &KvArena::is_short_of_memory)
       .def_prop_ro("blocks_per_slab", &KvArena::blocks_per_slab)

@@ -46,7 +46,8 @@ T* result_array(nb::handle value, const char* name, int64_t size) {
 template <class T>
 T* result_matrix(nb::handle value, const char* name, int64_t rows, int64_t columns) {
   const auto array = array_of<T, 2>(value, name);
-  if (static_cast<int64_t>(array.shape(0)) != rows || static_cast<int64_t>(array.shape(1)) != columns) refuse(name, "has a wrong shape");
+  if (static_cast<int64_t>(array.shape(0)) != rows || static_cast<int64_t>(array.shape(1)) != columns)
+    refuse(name, "has a wrong shape");
   return array.data();
 }
 
@@ -87,7 +88,8 @@ StepInput read_batch(nb::handle batch) {
   input.logits_rows = list<int32_t>(batch, "logits_rows", input.num_logits_rows);
   input.query_start = column<int32_t>(batch, "query_start", input.num_sequences + 1);
   const auto positions = array_of<const int32_t, 2>(batch.attr("positions"), "positions");
-  if (positions.shape(0) < 1 || static_cast<int64_t>(positions.shape(1)) != input.num_tokens) refuse("positions", "has a wrong shape");
+  if (positions.shape(0) < 1 || static_cast<int64_t>(positions.shape(1)) != input.num_tokens)
+    refuse("positions", "has a wrong shape");
   input.positions = positions.data();
   const auto slots = array_of<const int32_t, 1>(only_group(batch, "slot_mapping"), "slot_mapping");
   if (static_cast<int64_t>(slots.size()) != input.num_tokens) refuse("slot_mapping", "has a wrong length");
@@ -101,8 +103,8 @@ StepInput read_batch(nb::handle batch) {
 }
 
 // Runs a step over a gristmill.backends.base.Batch and fills the result arrays; returns nanoseconds.
-int64_t step(BoundPlan& bound, nb::handle batch, nb::handle token_ids, nb::handle is_finite, nb::handle logprobs, nb::handle top_ids,
-             nb::handle top_logprobs) {
+int64_t step(BoundPlan& bound, nb::handle batch, nb::handle token_ids, nb::handle is_finite, nb::handle logprobs,
+             nb::handle top_ids, nb::handle top_logprobs) {
   Plan& plan = bound.get();
   const StepInput input = read_batch(batch);
   const int64_t num_rows = input.num_logits_rows;

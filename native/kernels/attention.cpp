@@ -21,24 +21,25 @@ constexpr int item_queries_max = 64;
 constexpr int columns = 64;  // of the output, held in registers at once
 
 struct Query {
-  const float* q;            // [head_dim]
-  int32_t begin, end;        // positions that it sees: [begin, end)
+  const float* q;      // [head_dim]
+  int32_t begin, end;  // positions that it sees: [begin, end)
 };
 
 // max and sum in units of log2, output not yet divided by the sum.
 struct State {
-  float* max;      // [queries]
-  float* sum;      // [queries]
-  float* output;   // [queries, head_dim]
+  float* max;     // [queries]
+  float* sum;     // [queries]
+  float* output;  // [queries, head_dim]
 };
 
 struct Unit {
-  const uint8_t* pages[2];   // of this kv head
-  int32_t position;          // of its first token
+  const uint8_t* pages[2];  // of this kv head
+  int32_t position;         // of its first token
 };
 
 // In place, for one query: the fixed formula by which units are merged, in ascending order.
-GM_INLINE void merge_unit(float& max, float& sum, float* output, float unit_max, float unit_sum, const float* unit_output, int head_dim) {
+GM_INLINE void merge_unit(float& max, float& sum, float* output, float unit_max, float unit_sum, const float* unit_output,
+                          int head_dim) {
   const float both = max > unit_max ? max : unit_max;
   const float before = exp2_negative_one(max - both), now = exp2_negative_one(unit_max - both);
   max = both;
@@ -46,7 +47,6 @@ GM_INLINE void merge_unit(float& max, float& sum, float* output, float unit_max,
   const Float16 a = splat(before), b = splat(now);
   for (int d = 0; d < head_dim; d += 16) store16(output + d, load16(output + d) * a + load16(unit_output + d) * b);
 }
-
 
 // scores[query][quarter of 16 positions] = q . k
 template <int NQ>
@@ -81,7 +81,8 @@ GM_INLINE Float16 capped(Float16 x, float cap) {
 }
 
 // Turns scores into probabilities; returns false if the query sees nothing of the unit.
-GM_INLINE bool softmax_unit(const Query& query, int32_t position, const AttentionArgs& args, float* scores, float& max, float& sum) {
+GM_INLINE bool softmax_unit(const Query& query, int32_t position, const AttentionArgs& args, float* scores, float& max,
+                            float& sum) {
   const int32_t begin = query.begin - position, end = query.end - position;
   if (end <= 0 || begin >= unit_tokens) return false;
   Float16 s[4];
@@ -107,7 +108,8 @@ GM_INLINE bool softmax_unit(const Query& query, int32_t position, const Attentio
 
 // output[query][d .. d + 16 * COLUMNS) = sum over the positions of p * v
 template <int NQ, int COLUMNS>
-GM_INLINE void gather_unit(const Unit& unit, int num_positions, int value_offset, int head_dim, int d, const float (*p)[unit_tokens], float* output) {
+GM_INLINE void gather_unit(const Unit& unit, int num_positions, int value_offset, int head_dim, int d,
+                           const float (*p)[unit_tokens], float* output) {
   Float16 acc[NQ][COLUMNS];
   unroll<NQ>([&](auto n) { unroll<COLUMNS>([&](auto i) { acc[n][i] = splat(0.0f); }); });
   for (int t = 0; t < num_positions; t += 2) {
@@ -128,7 +130,8 @@ GM_INLINE void gather_unit(const Unit& unit, int num_positions, int value_offset
 
 // Up to queries_max queries over one unit: leaves each query's (max, sum, output); sees[n] tells if it saw anything.
 template <int NQ>
-void attend_unit(const Unit& unit, const Query* queries, const AttentionArgs& args, float* max, float* sum, float* output, bool* sees) {
+void attend_unit(const Unit& unit, const Query* queries, const AttentionArgs& args, float* max, float* sum, float* output,
+                 bool* sees) {
   const int head_dim = args.kv.head_dim;
   alignas(64) float scores[NQ][unit_tokens];
   int32_t end = 0;
@@ -147,11 +150,13 @@ void attend_unit(const Unit& unit, const Query* queries, const AttentionArgs& ar
   }
   const int value_offset = head_dim * page_tokens * 2;
   int d = 0;
-  for (; d + columns <= head_dim; d += columns) gather_unit<NQ, 4>(unit, num_positions, value_offset, head_dim, d, scores, output);
+  for (; d + columns <= head_dim; d += columns)
+    gather_unit<NQ, 4>(unit, num_positions, value_offset, head_dim, d, scores, output);
   for (; d < head_dim; d += 16) gather_unit<NQ, 1>(unit, num_positions, value_offset, head_dim, d, scores, output);
 }
 
-void attend_queries(int count, const Unit& unit, const Query* queries, const AttentionArgs& args, float* max, float* sum, float* output, bool* sees) {
+void attend_queries(int count, const Unit& unit, const Query* queries, const AttentionArgs& args, float* max, float* sum,
+                    float* output, bool* sees) {
   switch (count) {
     case 1: return attend_unit<1>(unit, queries, args, max, sum, output, sees);
     case 2: return attend_unit<2>(unit, queries, args, max, sum, output, sees);
@@ -180,7 +185,8 @@ Unit unit_of(const AttentionArgs& args, const AttentionItem& item, int32_t head,
   const int64_t head_bytes = int64_t{args.kv.head_dim} * page_tokens * 4;
   const int32_t last = (args.context_len[item.sequence] - 1) / page_tokens;
   const int32_t second = 2 * unit + 1 <= last ? 2 * unit + 1 : last;
-  return {{page(args.kv, blocks[2 * unit]) + head * head_bytes, page(args.kv, blocks[second]) + head * head_bytes}, unit * unit_tokens};
+  return {{page(args.kv, blocks[2 * unit]) + head * head_bytes, page(args.kv, blocks[second]) + head * head_bytes},
+          unit * unit_tokens};
 }
 
 void clear(State& state, int count, int head_dim) {
@@ -232,7 +238,9 @@ void attend_whole(const AttentionArgs& args, const AttentionItem& item, int32_t 
       const int some = count - n < queries_max ? count - n : queries_max;
       attend_queries(some, unit, queries + n, args, unit_max, unit_sum, unit_output, sees);
       for (int i = 0; i < some; ++i) {
-        if (sees[i]) merge_unit(max[n + i], sum[n + i], output + (n + i) * head_dim, unit_max[i], unit_sum[i], unit_output + i * head_dim, head_dim);
+        if (sees[i])
+          merge_unit(max[n + i], sum[n + i], output + (n + i) * head_dim, unit_max[i], unit_sum[i], unit_output + i * head_dim,
+                     head_dim);
       }
     }
   }
@@ -290,7 +298,8 @@ void attend(const AttentionArgs& args, const AttentionItem& item) {
   }
 }
 
-void merge_attention(const AttentionArgs& args, const AttentionItem* items, int64_t num_items, int64_t merge_begin, int64_t merge_end) {
+void merge_attention(const AttentionArgs& args, const AttentionItem* items, int64_t num_items, int64_t merge_begin,
+                     int64_t merge_end) {
   int64_t group = 0;
   for (int64_t begin = 0; begin < num_items && items[begin].partial_offset >= 0 && group < merge_end; ++group) {
     int64_t end = begin + 1;

@@ -26,9 +26,9 @@ struct KvView {
 
 // cos and sin of this step's positions for one set of frequencies, times the attention factor.
 struct RopeTable {
-  const float* cos;    // [T, half]
-  const float* sin;    // [T, half]
-  int32_t half;        // rotated columns / 2; 0 = no rotation
+  const float* cos;  // [T, half]
+  const float* sin;  // [T, half]
+  int32_t half;      // rotated columns / 2; 0 = no rotation
 };
 
 struct RopeTableArgs {
@@ -43,21 +43,21 @@ struct RopeTableArgs {
 
 // Rotates q in place, rotates k and stores k and v (rounded to bf16) into their pages.
 struct RopeStoreArgs {
-  float* q;                     // [T, ldq]: num_heads * head_dim columns
-  const float* k;               // [T, ldk]
-  const float* v;               // [T, ldv]
+  float* q;        // [T, ldq]: num_heads * head_dim columns
+  const float* k;  // [T, ldk]
+  const float* v;  // [T, ldv]
   int64_t ldq, ldk, ldv;
   RopeTable rope;
   const int32_t* slot_mapping;  // [T] block * page_tokens + offset
   KvView kv;
   int32_t num_heads;
-  int64_t unit_begin, unit_end; // of T * (num_heads + num_kv_heads): per token first its q heads, then its kv heads
+  int64_t unit_begin, unit_end;  // of T * (num_heads + num_kv_heads): per token first its q heads, then its kv heads
 };
 
 struct AttentionArgs {
-  const float* q;               // [T, ldq], rotated
+  const float* q;  // [T, ldq], rotated
   int64_t ldq;
-  float* out;                   // [T, ldo]
+  float* out;  // [T, ldo]
   int64_t ldo;
   const int32_t* query_start;   // [S + 1]
   const int32_t* context_len;   // [S]
@@ -66,9 +66,9 @@ struct AttentionArgs {
   KvView kv;
   int32_t num_heads;
   float scale;
-  int32_t window;               // 0 = no limit
-  float softcap;                // 0 = none
-  float* partials;              // scratch of attention_partial_bytes
+  int32_t window;   // 0 = no limit
+  float softcap;    // 0 = none
+  float* partials;  // scratch of attention_partial_bytes
 };
 
 // One piece of attention work: rows [row_begin, row_end) of sequence s (token indices), kv heads [head_begin, head_end),

@@ -1,7 +1,7 @@
 // Philox-4x32-10 (Salmon, Moraes, Dror, Shaw, SC 2011), as src/gristmill/sampling/philox.py defines its use.
 #pragma once
-#include "simd.h"
 #include "sample.h"
+#include "simd.h"
 
 namespace gm::GM_TIER {
 namespace {
@@ -23,7 +23,8 @@ GM_INLINE uint64_t random_u64(uint64_t seed, uint32_t choice, uint32_t position)
 
 // floor(random * total / 2^64), exact.
 GM_INLINE uint64_t target_of(const SampleRow& row, double total) {
-  const auto product = static_cast<unsigned __int128>(random_u64(row.seed, row.choice, row.position)) * static_cast<uint64_t>(total);
+  const auto product =
+      static_cast<unsigned __int128>(random_u64(row.seed, row.choice, row.position)) * static_cast<uint64_t>(total);
   return static_cast<uint64_t>(product >> 64);
 }
 

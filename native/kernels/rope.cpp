@@ -1,6 +1,6 @@
 // Rotary embedding and the writing of keys and values into their pages.
-#include "tier.h"
 #include "simd.h"
+#include "tier.h"
 
 namespace gm::GM_TIER {
 namespace {

@@ -92,9 +92,11 @@ double weigh(const float* x, int64_t count, float max, float temperature, float*
     Float16 v = splat(minus_infinity);
     const int some = count - i < 16 ? static_cast<int>(count - i) : 16;
     if (some == 16) v = load16(x + i);
-    else for (int lane = 0; lane < some; ++lane) v[lane] = x[i + lane];
+    else
+      for (int lane = 0; lane < some; ++lane) v[lane] = x[i + lane];
     const Float16 weight = weight_of(v, max, temperature);
-    if (w) for (int lane = 0; lane < some; ++lane) w[i + lane] = weight[lane];
+    if (w)
+      for (int lane = 0; lane < some; ++lane) w[i + lane] = weight[lane];
     for (int lane = 0; lane < 16; ++lane) sums[lane] += static_cast<double>(weight[lane]);
   }
   double total = 0;

@@ -26,16 +26,16 @@ struct SampleResult {
   int32_t token_id;
   bool is_finite;
   float logprob;
-  int32_t* top_ids;      // [num_logprobs]
-  float* top_logprobs;   // [num_logprobs]
+  int32_t* top_ids;     // [num_logprobs]
+  float* top_logprobs;  // [num_logprobs]
 };
 
 struct SampleArgs {
-  float* logits;         // [vocab], overwritten
+  float* logits;  // [vocab], overwritten
   int64_t vocab;
   const SampleRow* row;
   SampleResult* result;
-  void* scratch;         // sample_scratch_bytes(vocab), 64-byte aligned
+  void* scratch;  // sample_scratch_bytes(vocab), 64-byte aligned
 };
 
 }  // namespace gm

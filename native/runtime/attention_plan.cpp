@@ -5,8 +5,8 @@
 namespace gm {
 namespace {
 
-constexpr int64_t tile_queries = 48;       // query rows x heads of a group in one prefill item
-constexpr int64_t items_per_thread = 6;    // enough that nobody waits long for the last one
+constexpr int64_t tile_queries = 48;     // query rows x heads of a group in one prefill item
+constexpr int64_t items_per_thread = 6;  // enough that nobody waits long for the last one
 
 int32_t num_units(int64_t context_len) { return static_cast<int32_t>((context_len + unit_tokens - 1) / unit_tokens); }
 
@@ -34,8 +34,8 @@ void split(const AttentionStep& step, int64_t s, AttentionPlan& plan) {
   for (int32_t head = 0; head < step.num_kv_heads; ++head) {
     for (int32_t unit = begin; unit < end; unit += chunk) {
       const int32_t last = std::min(unit + chunk, end);
-      plan.items.push_back({static_cast<int32_t>(s), static_cast<int32_t>(q.row_begin), static_cast<int32_t>(q.row_end), head, head + 1, unit, last,
-                            plan.partial_floats});
+      plan.items.push_back({static_cast<int32_t>(s), static_cast<int32_t>(q.row_begin), static_cast<int32_t>(q.row_end), head,
+                            head + 1, unit, last, plan.partial_floats});
       plan.partial_floats += (last - unit) * unit_floats;
     }
     ++plan.num_merges;
@@ -49,8 +49,8 @@ void whole(const AttentionStep& step, int64_t s, bool by_head, AttentionPlan& pl
   for (int64_t row = q.row_begin; row < q.row_end; row += rows) {
     const int64_t end = std::min(row + rows, q.row_end);
     const int64_t position = q.first_position + row - q.row_begin;
-    AttentionItem item{static_cast<int32_t>(s), static_cast<int32_t>(row), static_cast<int32_t>(end), 0, step.num_kv_heads,
-                       first_unit(position, step.window), num_units(position + end - row), -1};
+    AttentionItem item{static_cast<int32_t>(s), static_cast<int32_t>(row),         static_cast<int32_t>(end),       0,
+                       step.num_kv_heads,       first_unit(position, step.window), num_units(position + end - row), -1};
     if (!by_head) {
       plan.items.push_back(item);
       continue;

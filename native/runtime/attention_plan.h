@@ -20,7 +20,7 @@ struct AttentionStep {
   const int32_t* context_len;  // [S]
   int64_t num_sequences;
   int32_t num_heads, num_kv_heads, head_dim;
-  int32_t window;              // 0 = no limit
+  int32_t window;  // 0 = no limit
   int32_t num_threads;
 };
 

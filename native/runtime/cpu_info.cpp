@@ -110,8 +110,8 @@ std::vector<std::string> missing_features(const std::string& tier) {
   std::vector<std::string> missing;
   const std::vector<Feature> features = all_features();
   for (const std::string& name : needed_features(tier)) {
-    const bool is_present = std::any_of(features.begin(), features.end(),
-                                        [&](const Feature& f) { return f.name == name && f.is_present; });
+    const bool is_present =
+        std::any_of(features.begin(), features.end(), [&](const Feature& f) { return f.name == name && f.is_present; });
     if (!is_present) missing.push_back(name);
   }
   return missing;

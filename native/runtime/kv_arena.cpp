@@ -16,8 +16,7 @@ constexpr auto retry_interval = std::chrono::seconds(1);
 
 int32_t choose_slab_shift(KvShape shape, int64_t num_blocks) {
   int32_t shift = 0;
-  while (shift < slab_shift_max && (shape.block_bytes() << (shift + 1)) <= slab_bytes_max &&
-         (int64_t{1} << shift) < num_blocks) {
+  while (shift < slab_shift_max && (shape.block_bytes() << (shift + 1)) <= slab_bytes_max && (int64_t{1} << shift) < num_blocks) {
     ++shift;
   }
   return shift;
@@ -77,9 +76,7 @@ bool KvArena::commit_now(int64_t count) {
   return true;
 }
 
-int64_t KvArena::next_slab_end() const {
-  return std::min(num_committed_blocks() + blocks_per_slab(), num_blocks_);
-}
+int64_t KvArena::next_slab_end() const { return std::min(num_committed_blocks() + blocks_per_slab(), num_blocks_); }
 
 bool KvArena::commit_slab() {
   const std::lock_guard<std::mutex> lock(commit_mutex_);

@@ -26,8 +26,7 @@ void touch(uint8_t* data, int64_t bytes, int64_t page) {
 
 Mapping::Mapping(int64_t bytes) : bytes_(std::max<int64_t>(bytes, 1)) {
   mapped_ = round_up(bytes_, huge_page) + huge_page;
-  base_ = mmap(nullptr, static_cast<size_t>(mapped_), PROT_READ | PROT_WRITE,
-               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  base_ = mmap(nullptr, static_cast<size_t>(mapped_), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base_ == MAP_FAILED) throw std::bad_alloc();
   data_ = reinterpret_cast<uint8_t*>(round_up(reinterpret_cast<int64_t>(base_), huge_page));
 }

@@ -86,8 +86,8 @@ struct NormOp : Op {
   const float* weight;
   float eps;
   int64_t width, head_dim;
-  View out;                   // or none
-  int32_t quantized = -1;     // or none
+  View out;                // or none
+  int32_t quantized = -1;  // or none
   void run(const StepContext& context, int worker) const override;
 };
 
@@ -102,8 +102,8 @@ struct ActMulOp : Op {
   View gate, up;
   int64_t width;
   Activation kind;
-  View out;                   // or none
-  int32_t quantized = -1;     // or none
+  View out;                // or none
+  int32_t quantized = -1;  // or none
   void run(const StepContext& context, int worker) const override;
 };
 
@@ -112,12 +112,12 @@ struct LinearOp : Op {
   struct Segment {
     Format format;
     const uint8_t* weight;
-    const float* bias;        // or null
+    const float* bias;  // or null
     int64_t n;
     View y;
   };
-  View x;                     // for float formats
-  int32_t quantized = -1;     // for quantized formats
+  View x;                  // for float formats
+  int32_t quantized = -1;  // for quantized formats
   int64_t k;
   bool accumulate;
   std::vector<Segment> segments;
@@ -137,7 +137,7 @@ struct RopeTableOp : Op {
 
 struct RopeStoreOp : Op {
   View q, k, v;
-  View cos, sin;              // or none
+  View cos, sin;  // or none
   int32_t half;
   int32_t num_heads;
   KvView kv;
@@ -148,7 +148,7 @@ struct AttendOp : Op {
   View q, out;
   KvView kv;
   int32_t num_heads;
-  int32_t plan;               // which of the step's attention plans
+  int32_t plan;  // which of the step's attention plans
   float scale;
   int32_t window;
   float softcap;
@@ -178,7 +178,7 @@ struct GatherOp : Op {
 struct SampleOp : Op {
   View logits;
   int64_t vocab;
-  uint8_t* scratch;           // one for each worker
+  uint8_t* scratch;  // one for each worker
   int64_t scratch_stride;
   void run(const StepContext& context, int worker) const override;
 

@@ -31,8 +31,8 @@ bool is_private(const StepContext& context, int32_t buffer) {
 void EmbedOp::run(const StepContext& context, int worker) const {
   const Range rows = share(context.num_rows, worker, context.pool->size());
   if (is_empty(rows)) return;
-  context.kernels->embed({format, weight, vocab, width, context.input->token_ids, scale, context.floats(out, worker),
-                          rows.begin, rows.end});
+  context.kernels->embed(
+      {format, weight, vocab, width, context.input->token_ids, scale, context.floats(out, worker), rows.begin, rows.end});
 }
 
 void NormOp::run(const StepContext& context, int worker) const {

@@ -61,8 +61,8 @@ int32_t Plan::attention_plan(AttentionShape shape) {
 void Plan::prepare(const StepInput& input) {
   for (size_t i = 0; i < attention_shapes_.size(); ++i) {
     const AttentionShape& shape = attention_shapes_[i];
-    plan_attention({input.query_start, input.context_len, input.num_sequences, shape.num_heads, shape.num_kv_heads, shape.head_dim,
-                    shape.window, pool_->size()},
+    plan_attention({input.query_start, input.context_len, input.num_sequences, shape.num_heads, shape.num_kv_heads,
+                    shape.head_dim, shape.window, pool_->size()},
                    attention_plans_[i]);
     const int64_t bytes = attention_plans_[i].partial_floats * static_cast<int64_t>(sizeof(float));
     if (bytes > partials_->bytes()) throw std::logic_error("attention needs more scratch than it was given");
@@ -86,10 +86,12 @@ void Plan::step(const StepInput& input, StepResult& result) {
   run.context.result = &result;
   run.context.attention_plans = attention_plans_.data();
   run.context.partials = partials_ ? reinterpret_cast<float*>(partials_->data()) : nullptr;
-  pool_->run([](void* data, int worker) {
-    const Run& r = *static_cast<const Run*>(data);
-    r.plan->run_worker(r.context, worker);
-  }, &run);
+  pool_->run(
+      [](void* data, int worker) {
+        const Run& r = *static_cast<const Run*>(data);
+        r.plan->run_worker(r.context, worker);
+      },
+      &run);
   result.device_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
 }
 

@@ -16,8 +16,8 @@ struct PlanLimits {
   int64_t max_num_seqs;
   int64_t max_model_len;
   int64_t vocab_size;
-  int64_t tile_rows;     // rows of logits computed at once
-  int64_t arena_bytes;   // of activations
+  int64_t tile_rows;    // rows of logits computed at once
+  int64_t arena_bytes;  // of activations
 };
 
 // Layers whose attention is planned alike.
@@ -58,7 +58,7 @@ class Plan {
   const PlanLimits limits_;
   Mapping arena_;
   const int64_t scratch_stride_;
-  Mapping scratch_;          // sampling, one for each worker
+  Mapping scratch_;  // sampling, one for each worker
   std::vector<Buffer> buffers_;
   Section body_, head_;
   bool is_in_head_ = false;

@@ -43,7 +43,7 @@ class ThreadPool {
   void (*body_)(void*, int) = nullptr;
   void* context_ = nullptr;
   bool is_stopping_ = false;
-  alignas(64) std::atomic<int> epoch_{0};    // counts runs; workers sleep on it
+  alignas(64) std::atomic<int> epoch_{0};  // counts runs; workers sleep on it
   std::atomic<int> epoch_sleepers_{0};
   alignas(64) std::atomic<int> arrived_{0};
   alignas(64) std::atomic<int> generation_{0};  // counts barriers

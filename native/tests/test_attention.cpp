@@ -31,10 +31,13 @@ constexpr int slab_shift = 3;
 
 // A pool whose unwritten memory is NaN.
 struct Cache {
-  explicit Cache(const Model& m) : page_bytes(int64_t{m.num_kv_heads} * m.head_dim * page_tokens * 4), pool(num_blocks * page_bytes) {
+  explicit Cache(const Model& m)
+      : page_bytes(int64_t{m.num_kv_heads} * m.head_dim * page_tokens * 4), pool(num_blocks * page_bytes) {
     std::memset(pool.data, 0xff, pool.size);
   }
-  KvView view(const Model& m) const { return {pool.data, page_bytes << slab_shift, 0, page_bytes, slab_shift, m.num_kv_heads, m.head_dim}; }
+  KvView view(const Model& m) const {
+    return {pool.data, page_bytes << slab_shift, 0, page_bytes, slab_shift, m.num_kv_heads, m.head_dim};
+  }
   int64_t page_bytes;
   Aligned<uint8_t> pool;
 };
@@ -45,7 +48,8 @@ struct Piece {
 
 // Runs one step over pieces of sequences; appends each row's output.
 struct Runner {
-  Runner(const Kernels& kernels, const Model& m, const std::vector<Inputs>& sequences, uint64_t seed) : kernels(kernels), m(m), sequences(sequences), cache(m) {
+  Runner(const Kernels& kernels, const Model& m, const std::vector<Inputs>& sequences, uint64_t seed)
+      : kernels(kernels), m(m), sequences(sequences), cache(m) {
     Random random(seed);
     std::vector<int> order(num_blocks);
     for (int i = 0; i < num_blocks; ++i) order[i] = i;
@@ -70,21 +74,47 @@ struct Runner {
         slots.push_back(table[p / page_tokens] * page_tokens + p % page_tokens);
       }
     }
-    const int rows = query_start.back(), half = m.head_dim / 2, q_width = m.num_heads * m.head_dim, kv_width = m.num_kv_heads * m.head_dim;
+    const int rows = query_start.back(), half = m.head_dim / 2, q_width = m.num_heads * m.head_dim,
+              kv_width = m.num_kv_heads * m.head_dim;
     std::vector<double> frequencies(half);
     for (int i = 0; i < half; ++i) frequencies[i] = std::pow(10000.0, -2.0 * i / m.head_dim);
     std::vector<float> cos(rows * half), sin(rows * half), out(rows * q_width);
     kernels.rope_table({positions.data(), frequencies.data(), 1.0, half, cos.data(), sin.data(), 0, rows});
-    RopeStoreArgs rope{qkv.data(), qkv.data() + q_width, qkv.data() + q_width + kv_width, m.width(), m.width(), m.width(),
-                       {cos.data(), sin.data(), half}, slots.data(), cache.view(m), m.num_heads, 0, int64_t{rows} * (m.num_heads + m.num_kv_heads)};
+    RopeStoreArgs rope{qkv.data(),
+                       qkv.data() + q_width,
+                       qkv.data() + q_width + kv_width,
+                       m.width(),
+                       m.width(),
+                       m.width(),
+                       {cos.data(), sin.data(), half},
+                       slots.data(),
+                       cache.view(m),
+                       m.num_heads,
+                       0,
+                       int64_t{rows} * (m.num_heads + m.num_kv_heads)};
     kernels.rope_store(rope);
     AttentionPlan plan;
-    plan_attention({query_start.data(), context_len.data(), static_cast<int64_t>(pieces.size()), m.num_heads, m.num_kv_heads, m.head_dim, m.window, num_threads}, plan);
+    plan_attention({query_start.data(), context_len.data(), static_cast<int64_t>(pieces.size()), m.num_heads, m.num_kv_heads,
+                    m.head_dim, m.window, num_threads},
+                   plan);
     std::vector<float> partials(plan.partial_floats + 1);
-    AttentionArgs args{qkv.data(), m.width(), out.data(), q_width, query_start.data(), context_len.data(), blocks.data(), stride, cache.view(m),
-                       m.num_heads, 1.0f / std::sqrt(static_cast<float>(m.head_dim)), m.window, m.softcap, partials.data()};
+    AttentionArgs args{qkv.data(),
+                       m.width(),
+                       out.data(),
+                       q_width,
+                       query_start.data(),
+                       context_len.data(),
+                       blocks.data(),
+                       stride,
+                       cache.view(m),
+                       m.num_heads,
+                       1.0f / std::sqrt(static_cast<float>(m.head_dim)),
+                       m.window,
+                       m.softcap,
+                       partials.data()};
     for (auto item = plan.items.rbegin(); item != plan.items.rend(); ++item) kernels.attend(args, *item);
-    for (int64_t merge = plan.num_merges - 1; merge >= 0; --merge) kernels.merge_attention(args, plan.items.data(), plan.items.size(), merge, merge + 1);
+    for (int64_t merge = plan.num_merges - 1; merge >= 0; --merge)
+      kernels.merge_attention(args, plan.items.data(), plan.items.size(), merge, merge + 1);
     for (size_t i = 0; i < pieces.size(); ++i) {
       std::memcpy(outputs[pieces[i].sequence].data() + pieces[i].begin * q_width, out.data() + query_start[i] * q_width,
                   (pieces[i].end - pieces[i].begin) * q_width * sizeof(float));
@@ -150,7 +180,8 @@ double error_of(const Model& m, const Inputs& inputs, const std::vector<float>& 
         const float* v = inputs.qkv.data() + t * m.width() + q_width + kv_width + kv * m.head_dim;
         for (int d = 0; d < m.head_dim; ++d) result[d] += weights[t - begin] / sum * rounded(v[d]);
       }
-      for (int d = 0; d < m.head_dim; ++d) worst = std::fmax(worst, std::fabs(result[d] - outputs[p * q_width + h * m.head_dim + d]));
+      for (int d = 0; d < m.head_dim; ++d)
+        worst = std::fmax(worst, std::fabs(result[d] - outputs[p * q_width + h * m.head_dim + d]));
     }
   }
   return worst;
@@ -162,8 +193,9 @@ void run_chunks(Runner& runner, int sequence, int chunk, int num_threads) {
 }
 
 void compare(const Kernels& kernels, const Model& m, int length, Digest& digest) {
-  const std::string name = std::string(kernels.tier) + " heads " + std::to_string(m.num_heads) + "/" + std::to_string(m.num_kv_heads) + " width " +
-                           std::to_string(m.head_dim) + " window " + std::to_string(m.window) + " length " + std::to_string(length);
+  const std::string name = std::string(kernels.tier) + " heads " + std::to_string(m.num_heads) + "/" +
+                           std::to_string(m.num_kv_heads) + " width " + std::to_string(m.head_dim) + " window " +
+                           std::to_string(m.window) + " length " + std::to_string(length);
   const std::vector<Inputs> sequences{{m, length, 1}, {m, length / 2 + 1, 2}, {m, 1, 3}};
   Runner whole(kernels, m, sequences, 1);
   for (int s = 0; s < 3; ++s) run_chunks(whole, s, length, 1);
@@ -176,7 +208,8 @@ void compare(const Kernels& kernels, const Model& m, int length, Digest& digest)
       if (chunk == 1 && length > 300 && threads != 2) continue;
       Runner other(kernels, m, sequences, 7 + chunk);
       for (int s = 0; s < 3; ++s) run_chunks(other, s, chunk, threads);
-      check(other.outputs == whole.outputs, (name + " chunk " + std::to_string(chunk) + " threads " + std::to_string(threads)).c_str());
+      check(other.outputs == whole.outputs,
+            (name + " chunk " + std::to_string(chunk) + " threads " + std::to_string(threads)).c_str());
     }
   }
   Runner together(kernels, m, sequences, 9);
@@ -193,8 +226,8 @@ void compare(const Kernels& kernels, const Model& m, int length, Digest& digest)
 int main() {
   Digest digest;
   for (const Kernels* kernels : tiers()) {
-    for (const Model& m : {Model{9, 3, 64, 0, 0.0f}, Model{4, 1, 16, 0, 0.0f}, Model{8, 2, 80, 0, 0.0f}, Model{4, 4, 96, 40, 0.0f}, Model{8, 1, 128, 0, 20.0f},
-                           Model{4, 1, 256, 100, 0.0f}}) {
+    for (const Model& m : {Model{9, 3, 64, 0, 0.0f}, Model{4, 1, 16, 0, 0.0f}, Model{8, 2, 80, 0, 0.0f},
+                           Model{4, 4, 96, 40, 0.0f}, Model{8, 1, 128, 0, 20.0f}, Model{4, 1, 256, 100, 0.0f}}) {
       for (const int length : {2, 31, 64, 65, 200}) {
         if (!is_brief() || length == 65) compare(*kernels, m, length, digest);
       }

@@ -99,7 +99,8 @@ void test_blocks_are_committed_in_slabs_and_copied_over_all_layers() {
   for (int layer = 0; layer < 3; ++layer) std::memset(page(layer, source), layer + 1, static_cast<size_t>(shape.page_bytes()));
   arena.copy_blocks(&source, &target, 1);
   for (int layer = 0; layer < 3; ++layer) {
-    check(std::memcmp(page(layer, source), page(layer, target), static_cast<size_t>(shape.page_bytes())) == 0, "a copied page is equal", layer);
+    check(std::memcmp(page(layer, source), page(layer, target), static_cast<size_t>(shape.page_bytes())) == 0,
+          "a copied page is equal", layer);
     check(page(layer, target)[shape.page_bytes()] == 0, "the page behind it is untouched", layer);
   }
 }
