@@ -6,7 +6,6 @@ BIN := $(VENV)/bin
 PORT ?= 8080
 MODEL ?= smollm2-135m
 ARGS ?=
-EXTRAS ?=
 NATIVE_SOURCES := $(shell find native CMakeLists.txt pyproject.toml -type f 2>/dev/null)
 
 .DEFAULT_GOAL := help
@@ -18,13 +17,14 @@ help:  ## list the commands
 $(VENV)/.installed: $(NATIVE_SOURCES)
 	@tools/check_system.sh $(PYTHON)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.$(EXTRAS)'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	@touch $@
 
-$(VENV)/.installed-test: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'scikit-build-core>=0.11' 'nanobind>=2.4'
+$(VENV)/.installed-test: $(NATIVE_SOURCES)
+	@tools/check_system.sh $(PYTHON)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,dev]'
-	@touch $@
+	@touch $(VENV)/.installed $@
 
 env: $(VENV)/.installed  ## make .venv with gristmill in it
 

@@ -30,11 +30,13 @@ class EngineSettings(BaseModel):
 
     max_model_len: int | Literal["auto"] = Field(
         AUTO,
-        description="Most tokens of one request, prompt and answer together; auto = the model's context, lowered until it fits in memory. Unit: tokens.",
+        description="Most tokens of one request, prompt and answer together; auto = the model's context, "
+        "lowered until it fits in memory. Unit: tokens.",
     )
     kv_memory: int | Literal["auto"] = Field(
         AUTO,
-        description="Memory for the KV cache, like 512MiB; auto = the smaller of max_num_seqs x max_model_len and a quarter of the available memory. Unit: bytes.",
+        description="Memory for the KV cache, like 512MiB; auto = the smaller of max_num_seqs x max_model_len and a quarter "
+        "of the available memory. Unit: bytes.",
     )
     memory_utilization: float = Field(
         0.9,

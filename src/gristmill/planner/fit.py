@@ -36,9 +36,11 @@ class MemoryPlan:
 
     def arithmetic(self) -> str:
         """The sum in one line, as it is printed at start and in errors."""
-        parts = f"{format_bytes(self.weight_bytes)} weights + {format_bytes(self.activation_bytes)} activations + {format_bytes(self.kv_bytes)} KV"
-        total = self.weight_bytes + self.activation_bytes + self.kv_bytes
-        return f"{parts} = {format_bytes(total)} of a budget of {format_bytes(self.budget_bytes)}"
+        weights, activations, kv = map(format_bytes, (self.weight_bytes, self.activation_bytes, self.kv_bytes))
+        total = format_bytes(self.weight_bytes + self.activation_bytes + self.kv_bytes)
+        return (
+            f"{weights} weights + {activations} activations + {kv} KV = {total} of a budget of {format_bytes(self.budget_bytes)}"
+        )
 
 
 def plan_memory(settings: EngineSettings, demand: Demand, available_bytes: int) -> MemoryPlan:
