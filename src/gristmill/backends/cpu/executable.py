@@ -31,7 +31,7 @@ class CpuExecutable:
     def submit(self, batch: Batch) -> StepOutput:
         """Run a step. Raises: ValueError for a batch that does not fit the plan."""
         num_rows = len(batch.logits_rows)
-        num_top = max(int(batch.sampling.num_logprobs.max(initial=0)), 0)
+        num_top = max([0, *batch.sampling.num_logprobs.tolist()])  # faster than numpy for a few rows
         token_ids = np.empty(num_rows, np.int32)
         is_finite = np.empty(num_rows, np.bool_)
         logprobs = np.empty(num_rows, np.float32)
