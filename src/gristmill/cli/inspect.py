@@ -78,6 +78,5 @@ def _show_memory(console: Console, checkpoint: Checkpoint, context: int | None) 
     blocks = -(-tokens // BLOCK_SIZE_TOKENS)
     weights = packed_bytes(checkpoint, graph.weights, architecture.weight_rules(config))
     kv = blocks * CpuBackend(num_threads=1).kv_block_bytes(graph)
-    console.print(
-        f"memory at {tokens:,} tokens of context: {format_bytes(weights)} weights + {format_bytes(kv)} KV = {format_bytes(weights + kv)}"
-    )
+    parts = f"{format_bytes(weights)} weights + {format_bytes(kv)} KV = {format_bytes(weights + kv)}"
+    console.print(f"memory at {tokens:,} tokens of context: {parts}")

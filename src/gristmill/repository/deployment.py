@@ -25,6 +25,7 @@ from gristmill.metrics.engine_metrics import EngineMetrics
 from gristmill.models.registry import Architecture, load_architecture
 from gristmill.planner.fit import Demand, MemoryPlan, plan_memory
 from gristmill.planner.machine import measure_machine
+from gristmill.repository.packing import pack_natively
 from gristmill.text.template import ChatTemplate
 from gristmill.text.tokenizer import Tokenizer
 from gristmill.weights.checkpoint import Checkpoint, open_checkpoint
@@ -147,7 +148,7 @@ def load_deployment(
     tokenizer = Tokenizer.from_files(
         checkpoint.tokenizer_files, checkpoint.config, checkpoint.generation_config, checkpoint.chat_template
     )
-    packed = load(checkpoint, graph.weights, rules)
+    packed = load(checkpoint, graph.weights, rules, pack_natively)
     executable = backend.compile(graph, packed, _limits(settings, memory))
     resolved = Resolved(
         model=reference,
