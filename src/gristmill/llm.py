@@ -104,7 +104,7 @@ class LLM:
         several = bool(messages) and not isinstance(messages[0], Mapping)
         conversations = messages if several else [messages]
         params = params or SamplingParams(max_tokens=None)
-        calls = [self._call(params, messages=[dict(m) for m in c], template_kwargs=template_kwargs) for c in conversations]  # type: ignore[union-attr, arg-type]
+        calls = [self._call(params, messages=[dict(m) for m in c], template_kwargs=template_kwargs) for c in conversations]  # type: ignore[arg-type]
         return self._answer_all(calls, None)
 
     def stream(

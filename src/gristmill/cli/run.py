@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +11,9 @@ from gristmill.cli.flags import read_settings, settings_flags
 from gristmill.cli.sampling_flags import read_sampling, sampling_flags
 from gristmill.core.errors import InvalidRequest
 from gristmill.core.settings import EngineSettings
+
+if TYPE_CHECKING:
+    from gristmill.llm import Message
 
 
 @click.command("run")
@@ -28,7 +31,7 @@ def command(model: str, prompt: str | None, raw: bool, system: str | None, **fla
     from gristmill.cli.session import Session
 
     with Session(model, settings, sampling) as session:
-        messages = [{"role": "system", "content": system}] if system else []
+        messages: list[Message] = [{"role": "system", "content": system}] if system else []
         messages.append({"role": "user", "content": text})
         as_text = raw or not session.has_template
         turn = session.answer(text if as_text else messages, sys.stdout)

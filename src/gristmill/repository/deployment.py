@@ -142,12 +142,11 @@ def load_deployment(
     backend = CpuBackend(num_threads=_num_threads(settings), isa=settings.cpu_isa)
     checkpoint = open_checkpoint(resolve(reference))
     architecture = load_architecture(checkpoint.config)
-    template = _template(checkpoint, settings)
+    source = _template_source(checkpoint, settings)
     memory = _plan(checkpoint, architecture, backend, settings)
     graph, rules = _graph(architecture, checkpoint, memory.max_model_len)
-    tokenizer = Tokenizer.from_files(
-        checkpoint.tokenizer_files, checkpoint.config, checkpoint.generation_config, checkpoint.chat_template
-    )
+    tokenizer = Tokenizer.from_files(checkpoint.tokenizer_files, checkpoint.config, checkpoint.generation_config, source)
+    template = _template(source, checkpoint.special_tokens(), settings)
     packed = load(checkpoint, graph.weights, rules, pack_natively)
     executable = backend.compile(graph, packed, _limits(settings, memory))
     resolved = Resolved(
@@ -173,11 +172,18 @@ def _num_threads(settings: EngineSettings) -> int:
     return measure_machine().num_usable_cores if settings.threads == AUTO else settings.threads
 
 
-def _template(checkpoint: Checkpoint, settings: EngineSettings) -> ChatTemplate | None:
-    source = checkpoint.chat_template
-    if settings.chat_template is not None:
-        source = _read_template(settings.chat_template)
-    return None if source is None else ChatTemplate(source, **checkpoint.special_tokens())
+def _template_source(checkpoint: Checkpoint, settings: EngineSettings) -> str | None:
+    return checkpoint.chat_template if settings.chat_template is None else _read_template(settings.chat_template)
+
+
+def _template(source: str | None, special_tokens: Mapping[str, str], settings: EngineSettings) -> ChatTemplate | None:
+    if source is None:
+        return None
+    template = ChatTemplate(source, bos_token=special_tokens["bos_token"], eos_token=special_tokens["eos_token"])
+    if template.problem is not None and settings.chat_template is not None:
+        problem = template.problem
+        raise SettingsError(f"the chat template {settings.chat_template} is broken: {problem.message}", problem.mend)
+    return template
 
 
 def _read_template(path: Path) -> str:
