@@ -139,6 +139,7 @@ def wait_for_blocks(executable: Executable, count: int) -> None:
 
 
 def load_model(reference: str) -> tuple[Graph, dict[str, PackedTensor]]:
+    from gristmill.repository.packing import pack_natively
     from gristmill.weights.checkpoint import open_checkpoint
     from gristmill.weights.load import load
     from gristmill.weights.references import resolve
@@ -147,7 +148,7 @@ def load_model(reference: str) -> tuple[Graph, dict[str, PackedTensor]]:
     architecture = load_architecture(checkpoint.config)
     config = architecture.parse(checkpoint.config, None)
     graph = record(architecture.build, config)
-    return graph, load(checkpoint, graph.weights, architecture.weight_rules(config))
+    return graph, load(checkpoint, graph.weights, architecture.weight_rules(config), pack_natively)
 
 
 def random_model() -> tuple[Graph, dict[str, PackedTensor]]:

@@ -216,3 +216,20 @@ def test_two_executables_of_one_backend_may_be_driven_from_two_threads() -> None
     for thread in threads:
         thread.join()
     assert results == [expected] * 100
+
+
+def test_workers_without_a_step_sleep() -> None:
+    def tasks() -> set[str]:
+        return {path.name for path in Path("/proc/self/task").iterdir()}
+
+    before = tasks()
+    executable = compiled(3)
+    executable.submit(good_batch())
+    ours = tasks() - before
+    assert len(ours) >= 2
+    awake = ours
+    for _ in range(100_000):  # far longer than the bounded wait; ends as soon as they sleep
+        awake = {task for task in awake if Path(f"/proc/self/task/{task}/stat").read_text().rsplit(")", 1)[1].split()[0] != "S"}
+        if not awake:
+            break
+    assert not awake

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -109,3 +110,33 @@ def mixed_format(weight: Weight) -> Format:
 def test_formats_may_be_mixed_within_a_layer(tier: str, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = make_graph(LLAMA)
     assert compare(graph, random_weights(graph, mixed_format), tier, monkeypatch) < 0.02
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+@pytest.mark.parametrize("window", [0, 300])
+def test_a_long_context_on_shuffled_blocks_gives_the_reference_s_logprobs(window: int, num_threads: int) -> None:
+    config = LLAMA | {"num_hidden_layers": 1} | ({"model_type": "mistral", "sliding_window": window} if window else {})
+    graph = make_graph(config)
+    weights = random_weights(graph, lambda _: Format.F32)
+    backend = CpuBackend(num_threads)
+    executables = (
+        reference.ReferenceBackend().compile(graph, weights, LIMITS),
+        backend.compile(graph, weights, replace(LIMITS, num_threads=num_threads)),
+    )
+    expected, actual = (after_a_long_prompt(executable) for executable in executables)
+    assert np.abs(actual - expected).max() < 1e-3
+
+
+def after_a_long_prompt(executable: Executable) -> np.ndarray:
+    """All logprobs after 1,500 tokens in chunks, then after one more token."""
+    commit(executable, 100)
+    rng = np.random.default_rng(3)
+    sequence = Sequence_(rng.integers(0, VOCAB, 1500).tolist(), rng.permutation(100)[:50].tolist())
+    tables = []
+    while len(tables) < 2:
+        output = run_step(executable, [(sequence, min(512, len(sequence.tokens) - sequence.computed))], num_logprobs=VOCAB)
+        if len(output.token_ids):
+            tables.append(np.empty(VOCAB, np.float32))
+            tables[-1][output.top_ids[0]] = output.top_logprobs[0]
+            sequence.tokens[-1] = 7
+    return np.stack(tables)
