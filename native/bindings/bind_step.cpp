@@ -26,8 +26,8 @@ struct Array {
   int64_t shape[2];
 };
 
-// Through the buffer protocol, which takes less than nanobind's ndarray: a step reads thirty of these (docs/log.md). The buffer is
-// given back at once; the caller's `batch` keeps the array alive during the step.
+// Through the buffer protocol, which takes less than nanobind's ndarray: a step reads thirty of these (docs/log.md). The
+// buffer is given back at once; the caller's `batch` keeps the array alive during the step.
 template <class T>
 Array<T> array_of(nb::handle value, const char* name, int num_dimensions) {
   Py_buffer buffer;
