@@ -18,6 +18,7 @@ from gristmill.core.settings import EngineSettings, resolve_settings
 from gristmill.repository.deployment import load_deployment
 from gristmill.service.calls import GenerateCall
 from gristmill.service.generate import Service
+from gristmill.service.generation import Generation
 
 T = TypeVar("T")
 Prompt = str | Sequence[int]
@@ -70,7 +71,10 @@ class LLM:
     """
 
     def __init__(self, model: str, **settings: Any) -> None:
-        self._deployment = load_deployment(model, resolve_settings(EngineSettings, settings, {}))
+        resolved = resolve_settings(EngineSettings, settings, {})
+        self._deployment = load_deployment(model, resolved)
+        # Twice what runs at once keeps the engine busy; more would only wait in its queue, which has a limit.
+        self._room = asyncio.Semaphore(max(1, min(2 * resolved.max_num_seqs, resolved.max_waiting_requests)))
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="gristmill-llm", daemon=True)
         self._thread.start()
@@ -193,18 +197,9 @@ class LLM:
                 future.cancel()
 
     async def _answer(self, call: GenerateCall, on_text: Callable[[str], None] = lambda text: None) -> RequestOutput:
-        generation = await self._service.prepare(call)
-        outputs = [CompletionOutput(i, logprobs=[] if call.params.logprobs is not None else None) for i in range(call.params.n)]
-        text = call.prompt if isinstance(call.prompt, str) else None
-        answer = RequestOutput(generation.id, text, list(generation.prompt_token_ids), outputs, generation.seed)
-        try:
-            async for delta in generation:
-                _add_delta(answer, delta)
-                on_text(delta.text)
-        finally:
-            generation.cancel()
-        answer.usage = generation.usage
-        return answer
+        async with self._room:
+            generation = await self._service.prepare(call)
+            return await _collect(generation, call, on_text)
 
 
 class TextStream(Iterator[str]):
@@ -241,6 +236,20 @@ class TextStream(Iterator[str]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+async def _collect(generation: Generation, call: GenerateCall, on_text: Callable[[str], None]) -> RequestOutput:
+    outputs = [CompletionOutput(i, logprobs=[] if call.params.logprobs is not None else None) for i in range(call.params.n)]
+    text = call.prompt if isinstance(call.prompt, str) else None
+    answer = RequestOutput(generation.id, text, list(generation.prompt_token_ids), outputs, generation.seed)
+    try:
+        async for delta in generation:
+            _add_delta(answer, delta)
+            on_text(delta.text)
+    finally:
+        generation.cancel()
+    answer.usage = generation.usage
+    return answer
 
 
 def _add_delta(answer: RequestOutput, delta: Any) -> None:

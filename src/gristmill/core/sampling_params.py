@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -79,10 +78,16 @@ class SamplingParams:
 
 
 def _within(name: str, value: float, low: float, high: float, *, low_open: bool = False, param: str | None = None) -> None:
-    if math.isnan(value) or value < low or value > high or (low_open and value == low):
+    # Comparing an int with a float is exact in Python, whatever the int's size; only NaN needs its own question.
+    if value != value or value < low or value > high or (low_open and value == low):
         bracket = "(" if low_open else "["
         raise InvalidRequest(
-            f"{name} is {value}; it must be in {bracket}{low}, {high}].",
+            f"{name} is {_shown(value)}; it must be in {bracket}{low}, {high}].",
             f"send {name} within that range, or leave it out.",
             param=param or name,
         )
+
+
+def _shown(value: float) -> str:
+    text = str(value) if not isinstance(value, int) or abs(value) < 10**30 else "an integer of over 30 digits"
+    return text
