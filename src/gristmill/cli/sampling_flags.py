@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
+from gristmill.core.sampling_params import SamplingParams
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 _FLAGS: tuple[tuple[str, type, str], ...] = (
@@ -28,7 +30,9 @@ def sampling_flags(command: F) -> F:
 
 
 def read_sampling(flags: dict[str, Any]) -> dict[str, Any]:
-    """Take the sampling flags out of `flags` and return those that were given."""
+    """Take the sampling flags out of `flags` and return those that were given. Raises: InvalidRequest."""
     given = {name.replace("-", "_"): flags.pop(name.replace("-", "_")) for name, _, _ in _FLAGS}
     given["stop"] = tuple(flags.pop("stop")) or None
-    return {key: value for key, value in given.items() if value is not None}
+    given = {key: value for key, value in given.items() if value is not None}
+    SamplingParams(**given)  # refused here, before a model is loaded
+    return given

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, TextIO
 
+from gristmill.core.errors import GristmillError
 from gristmill.core.request import Usage
 from gristmill.core.settings import EngineSettings
 from gristmill.llm import LLM, Message
@@ -37,7 +38,11 @@ class Session:
 
     def __init__(self, model: str, settings: EngineSettings, sampling: dict[str, Any]) -> None:
         self._llm = LLM(model, **settings.model_dump())
-        self._params = self._llm.default_params(**{"max_tokens": None, **sampling})
+        try:
+            self._params = self._llm.default_params(**{"max_tokens": None, **sampling})
+        except GristmillError:
+            self._llm.close()
+            raise
 
     @property
     def has_template(self) -> bool:
