@@ -98,6 +98,7 @@ def test_chat_remembers_resets_saves_and_survives_ctrl_c(smollm2_path: Path, tmp
         terminal.type("/system You answer with one word.")
         terminal.wait_for("set)")
         terminal.type("Write a very long story about the sea.")
+        terminal.wait_for("sea.")  # the echo of what was typed
         terminal.wait_for(" the ")
         terminal.press("c")
         terminal.wait_for("stopped")

@@ -52,11 +52,19 @@ class Conversation:
         with contextlib.suppress(ImportError):
             import readline  # noqa: F401  (line editing and history for input())
         while (line := self._read_line()) is not None:
-            if line.startswith("/"):
-                if not self._obey(line):
+            try:
+                if not self._take(line):
                     return
-            elif line.strip():
-                self._say(line)
+            except KeyboardInterrupt:  # Ctrl-C just before or after an answer
+                print()
+
+    def _take(self, line: str) -> bool:
+        """Obey a command or answer a question; False ends the conversation."""
+        if line.startswith("/"):
+            return self._obey(line)
+        if line.strip():
+            self._say(line)
+        return True
 
     def _read_line(self) -> str | None:
         try:
