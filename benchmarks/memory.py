@@ -11,6 +11,7 @@ import argparse
 import os
 import subprocess
 import sys
+import time
 import urllib.request
 from pathlib import Path
 
@@ -47,14 +48,21 @@ def measure_llama(folder: Path, file: str) -> dict[str, float]:
     environment = {**os.environ, "LD_LIBRARY_PATH": str(folder)}
     command = [str(folder / "llama-server"), "-m", file, "-t", "2", "-tb", "2", "-np", str(SLOTS), "-c", str(SLOTS * SLOT_TOKENS)]
     command += ["--port", "8137", "--no-ui", "-fa", "on"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment) as server:
-        assert server.stderr is not None
-        next(line for line in server.stderr if "server is listening" in line)
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment) as server:
         url = "http://127.0.0.1:8137"
-        urllib.request.urlopen(f"{url}/health").read()
+        while not is_up(url):
+            time.sleep(0.1)
         figures = load(server.pid, url)
         server.terminate()
     return figures
+
+
+def is_up(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/health") as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
 
 
 def load(pid: int, url: str) -> dict[str, float]:
