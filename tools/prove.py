@@ -21,6 +21,7 @@ GROWTH_MAX_MIB = 16
 
 
 def main() -> None:
+    """Run everything; exit with what failed, or write docs/proof.md."""
     lines = [f"Commit {_output('git', 'rev-parse', '--short', 'HEAD')}, {_cpu()}, {time.strftime('%Y-%m-%d')}.", ""]
     lines += _pytest("fuzzed model files", {"GRISTMILL_TEST_MUTANTS": "20000"}, "tests/weights/test_hostile.py")
     lines += _native()
