@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import http.client
 import json
 import signal
 import socket
@@ -12,11 +14,13 @@ import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
 from tests.server.serve_process import ServeProcess
 
+ENDLESS = {"ignore_eos": True}
 MESSAGES = [{"role": "user", "content": "Name a colour."}]
 
 
@@ -41,6 +45,14 @@ def _get(url: str) -> str:
 def _metric(server: ServeProcess, name: str) -> float:
     lines = _get(f"{server.url}/metrics").splitlines()
     return next(float(line.split()[-1]) for line in lines if line.startswith(name) and not line.startswith("#"))
+
+
+def _is_ready(server: ServeProcess) -> bool:
+    try:
+        return bool(_get(f"{server.url}/ready"))
+    except urllib.error.HTTPError as refusal:
+        refusal.close()
+        return False
 
 
 def _gone(server: ServeProcess) -> bool:
@@ -85,6 +97,44 @@ def test_choices_of_one_seed_differ_and_repeat(client: openai.OpenAI) -> None:
     assert [choice.text for choice in again.choices] == texts
 
 
+async def test_the_async_client_streams_the_bytes_of_the_sync_one(server: ServeProcess, client: openai.OpenAI) -> None:
+    def fields(number: int) -> dict[str, Any]:
+        return {"model": "m", "prompt": f"Chapter {number}:", "max_tokens": 16, "seed": number}
+
+    async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
+
+        async def text(number: int) -> str:
+            stream = await made.completions.create(**fields(number), stream=True)
+            return "".join([chunk.choices[0].text async for chunk in stream])
+
+        texts = await asyncio.gather(*map(text, range(6)))
+    assert texts == [client.completions.create(**fields(number)).choices[0].text for number in range(6)]
+
+
+def test_chat_logprobs_have_the_bytes_of_the_answer(client: openai.OpenAI) -> None:
+    fields = {"model": "m", "messages": MESSAGES, "max_tokens": 6, "temperature": 0, "logprobs": True, "top_logprobs": 2}
+    choice = client.chat.completions.create(**fields).choices[0]  # type: ignore[call-overload]
+    tokens = choice.logprobs.content
+    assert b"".join(bytes(token.bytes) for token in tokens).decode() == choice.message.content
+    assert all(token.logprob == token.top_logprobs[0].logprob for token in tokens)
+
+
+def test_tokenize_counts_what_a_completion_counts(server: ServeProcess, client: openai.OpenAI) -> None:
+    body = json.dumps({"prompt": "Hello, world"}).encode()
+    with urllib.request.urlopen(urllib.request.Request(f"{server.url}/tokenize", body)) as answer:
+        counted = json.load(answer)
+    usage = client.completions.create(model="m", prompt="Hello, world", max_tokens=1).usage
+    assert usage is not None
+    assert (counted["count"], counted["max_model_len"]) == (usage.prompt_tokens, 1024)
+    assert len(counted["tokens"]) == usage.prompt_tokens
+
+
+def test_metrics_count_what_was_generated(server: ServeProcess, client: openai.OpenAI) -> None:
+    before = _metric(server, "gristmill_generated_tokens_total")
+    client.completions.create(model="m", prompt=[11] * 10, max_tokens=7, extra_body=ENDLESS)
+    assert _metric(server, "gristmill_generated_tokens_total") == before + 7
+
+
 def test_logprobs_come_with_tokens_and_offsets(client: openai.OpenAI) -> None:
     answer = client.completions.create(model="m", prompt="One two", max_tokens=4, temperature=0, logprobs=2)
     logprobs = answer.choices[0].logprobs
@@ -109,7 +159,7 @@ def test_a_client_that_leaves_is_cancelled_and_others_keep_their_bytes(server: S
     alone = ask()
     with ThreadPoolExecutor(1) as other:
         stream = client.completions.create(
-            model="m", prompt="A long story", max_tokens=900, temperature=0, stream=True, extra_body={"ignore_eos": True}
+            model="m", prompt="A long story", max_tokens=900, temperature=0, stream=True, extra_body=ENDLESS
         )
         next(iter(stream))
         beside = other.submit(ask)
@@ -117,7 +167,7 @@ def test_a_client_that_leaves_is_cancelled_and_others_keep_their_bytes(server: S
         assert beside.result() == alone
     while not _gone(server):  # each look at /metrics is a request: the loop waits on the server, not on a clock
         pass
-    assert _metric(server, "gristmill_requests_running") == 0
+    assert _metric(server, "gristmill_kv_blocks_used") == 0
 
 
 def test_a_busy_port_is_refused_with_the_mend(server: ServeProcess, smollm2_path: Path) -> None:
@@ -141,7 +191,7 @@ def test_an_open_address_without_keys_is_refused(smollm2_path: Path) -> None:
 def test_sigterm_finishes_what_runs_refuses_what_is_new_and_exits_with_0(smollm2_path: Path) -> None:
     with ServeProcess(str(smollm2_path), "--max-model-len", "512") as server:
         client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
-        stream = client.completions.create(model="m", prompt="Tell", max_tokens=300, stream=True, extra_body={"ignore_eos": True})
+        stream = client.completions.create(model="m", prompt="Tell", max_tokens=300, stream=True, extra_body=ENDLESS)
         chunks = iter(stream)
         next(chunks)
         server.process.send_signal(signal.SIGTERM)
@@ -153,6 +203,21 @@ def test_sigterm_finishes_what_runs_refuses_what_is_new_and_exits_with_0(smollm2
     host, port = server.url.removeprefix("http://").split(":")
     with pytest.raises(ConnectionRefusedError), socket.create_connection((host, int(port))):
         pass
+
+
+def test_a_second_signal_ends_a_server_that_still_drains(smollm2_path: Path) -> None:
+    with ServeProcess(str(smollm2_path), "--max-model-len", "4096", "--drain-timeout-s", "3600") as server:
+        body = json.dumps({"prompt": "Tell", "max_tokens": 4000, "stream": True, "ignore_eos": True}).encode()
+        with urllib.request.urlopen(urllib.request.Request(f"{server.url}/v1/completions", body)) as stream:
+            assert stream.readline().startswith(b"data: ")
+            server.process.send_signal(signal.SIGTERM)
+            while _is_ready(server):
+                pass
+            server.process.send_signal(signal.SIGTERM)
+            with pytest.raises(http.client.IncompleteRead):
+                stream.read()
+        server.process.communicate()
+        assert server.process.returncode == 0
 
 
 def test_a_killed_server_can_be_started_again_and_gives_the_same_bytes(smollm2_path: Path) -> None:
