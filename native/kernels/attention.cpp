@@ -1,314 +1,199 @@
-// Paged attention. A query is one row of one head; the queries of a kv head's group share its keys and values.
-//
-// For each query and each unit of 64 positions: scores by one chain over d, their maximum over the visible positions,
-// probabilities 2^(score - max), their sum in a fixed tree, the output by one chain over the positions; then the unit is
-// merged into the query's state. The numbers of a query never depend on which queries stand beside it.
+// Paged attention: the units of an item, in ascending order, merged as they come or left for a merge.
+#include "attention_unit.h"
 #include "tier.h"
-#include "vector.h"
 
 namespace gm::GM_TIER {
 namespace {
 
-constexpr float log2_e = 1.4426950408889634f;
-constexpr float minus_infinity = -__builtin_inff();
-#if defined(GM_avx512)
-constexpr int queries_max = 6;
-#else
-constexpr int queries_max = 2;
-#endif
-constexpr int head_dim_max = 256;
-constexpr int item_queries_max = 64;
-constexpr int columns = 64;  // of the output, held in registers at once
+constexpr int item_queries_max = 256;
 
-struct Query {
-  const float* q;      // [head_dim]
-  int32_t begin, end;  // positions that it sees: [begin, end)
+struct Queries {
+  Query each[item_queries_max];  // by kv head, then by row, then by head of the group
+  State states[item_queries_max];
+  int num_heads, per_head;
 };
-
-// max and sum in units of log2, output not yet divided by the sum.
-struct State {
-  float* max;     // [queries]
-  float* sum;     // [queries]
-  float* output;  // [queries, head_dim]
-};
-
-struct Unit {
-  const uint8_t* pages[2];  // of this kv head
-  int32_t position;         // of its first token
-};
-
-// In place, for one query: the fixed formula by which units are merged, in ascending order.
-GM_INLINE void merge_unit(float& max, float& sum, float* output, float unit_max, float unit_sum, const float* unit_output,
-                          int head_dim) {
-  const float both = max > unit_max ? max : unit_max;
-  const float before = exp2_negative_one(max - both), now = exp2_negative_one(unit_max - both);
-  max = both;
-  sum = sum * before + unit_sum * now;
-  const Float16 a = splat(before), b = splat(now);
-  for (int d = 0; d < head_dim; d += 16) store16(output + d, load16(output + d) * a + load16(unit_output + d) * b);
-}
-
-// scores[query][quarter of 16 positions] = q . k
-template <int NQ>
-GM_INLINE void score_unit(const Unit& unit, int num_pages, const Query* queries, int head_dim, float (*scores)[unit_tokens]) {
-  Float16 acc[NQ][4];
-  unroll<NQ>([&](auto n) { unroll<4>([&](auto i) { acc[n][i] = splat(0.0f); }); });
-  const uint8_t* first = unit.pages[0];
-  const uint8_t* second = unit.pages[num_pages - 1];
-  for (int d = 0; d < head_dim; d += 2, first += 128, second += 128) {
-    unroll<2>([&](auto odd) {
-      Float16 line[4];
-      unroll<4>([&](auto i) {
-        const uint8_t* p = (i < 2 ? first : second) + (i % 2) * 64;
-        line[i] = odd ? odd_of(p) : even_of(p);
-      });
-      unroll<NQ>([&](auto n) {
-        const Float16 q = splat(queries[n].q[d + odd]);
-        unroll<4>([&](auto i) { acc[n][i] += line[i] * q; });
-      });
-    });
-  }
-  unroll<NQ>([&](auto n) { unroll<4>([&](auto i) { store16(scores[n] + 16 * i, acc[n][i]); }); });
-}
-
-GM_INLINE Float16 capped(Float16 x, float cap) {
-  if (cap <= 0.0f) return x;
-  // tanh by way of 2^-|y|, exact sign
-  const Float16 y = x * (2.0f * log2_e / cap);
-  const Float16 t = exp2_negative(y < 0.0f ? y : -y);
-  const Float16 magnitude = (1.0f - t) / (1.0f + t) * cap;
-  return x < 0.0f ? -magnitude : magnitude;
-}
-
-// Turns scores into probabilities; returns false if the query sees nothing of the unit.
-GM_INLINE bool softmax_unit(const Query& query, int32_t position, const AttentionArgs& args, float* scores, float& max,
-                            float& sum) {
-  const int32_t begin = query.begin - position, end = query.end - position;
-  if (end <= 0 || begin >= unit_tokens) return false;
-  Float16 s[4];
-  Float16 most = splat(minus_infinity);
-  unroll<4>([&](auto i) {
-    const Int16 lane = Int16{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} + 16 * i;
-    const Float16 value = capped(load16(scores + 16 * i) * args.scale, args.softcap) * log2_e;
-    s[i] = ((lane >= begin) & (lane < end)) ? value : splat(minus_infinity);
-    most = s[i] > most ? s[i] : most;
-  });
-  max = max16(most);
-  // A row of NaN has no maximum: it stays NaN and spoils only itself.
-  const Float16 origin = splat(max == minus_infinity ? 0.0f : max);
-  Float16 total = splat(0.0f);
-  unroll<4>([&](auto i) {
-    const Float16 p = exp2_negative(s[i] - origin);
-    store16(scores + 16 * i, p);
-    total += p;
-  });
-  sum = sum16(total);
-  return true;
-}
-
-// output[query][d .. d + 16 * COLUMNS) = sum over the positions of p * v
-template <int NQ, int COLUMNS>
-GM_INLINE void gather_unit(const Unit& unit, int num_positions, int value_offset, int head_dim, int d,
-                           const float (*p)[unit_tokens], float* output) {
-  Float16 acc[NQ][COLUMNS];
-  unroll<NQ>([&](auto n) { unroll<COLUMNS>([&](auto i) { acc[n][i] = splat(0.0f); }); });
-  for (int t = 0; t < num_positions; t += 2) {
-    const uint8_t* line = unit.pages[t / page_tokens] + value_offset + (t % page_tokens) / 2 * head_dim * 4 + d * 4;
-    unroll<COLUMNS>([&](auto i) {
-      const Float16 v = even_of(line + 64 * i);
-      unroll<NQ>([&](auto n) { acc[n][i] += v * splat(p[n][t]); });
-    });
-    if (t + 1 < num_positions) {
-      unroll<COLUMNS>([&](auto i) {
-        const Float16 v = odd_of(line + 64 * i);
-        unroll<NQ>([&](auto n) { acc[n][i] += v * splat(p[n][t + 1]); });
-      });
-    }
-  }
-  unroll<NQ>([&](auto n) { unroll<COLUMNS>([&](auto i) { store16(output + n * head_dim + d + 16 * i, acc[n][i]); }); });
-}
-
-// Up to queries_max queries over one unit: leaves each query's (max, sum, output); sees[n] tells if it saw anything.
-template <int NQ>
-void attend_unit(const Unit& unit, const Query* queries, const AttentionArgs& args, float* max, float* sum, float* output,
-                 bool* sees) {
-  const int head_dim = args.kv.head_dim;
-  alignas(64) float scores[NQ][unit_tokens];
-  int32_t end = 0;
-  for (int n = 0; n < NQ; ++n) end = queries[n].end > end ? queries[n].end : end;
-  const int num_positions = end - unit.position < unit_tokens ? end - unit.position : unit_tokens;
-  for (int n = 0; n < NQ; ++n) sees[n] = false;
-  if (num_positions <= 0) return;
-  score_unit<NQ>(unit, num_positions > page_tokens ? 2 : 1, queries, head_dim, scores);
-  for (int n = 0; n < NQ; ++n) {
-    max[n] = minus_infinity;
-    sum[n] = 0.0f;
-    sees[n] = softmax_unit(queries[n], unit.position, args, scores[n], max[n], sum[n]);
-    if (!sees[n]) {
-      for (int i = 0; i < unit_tokens; ++i) scores[n][i] = 0.0f;
-    }
-  }
-  const int value_offset = head_dim * page_tokens * 2;
-  int d = 0;
-  for (; d + columns <= head_dim; d += columns)
-    gather_unit<NQ, 4>(unit, num_positions, value_offset, head_dim, d, scores, output);
-  for (; d < head_dim; d += 16) gather_unit<NQ, 1>(unit, num_positions, value_offset, head_dim, d, scores, output);
-}
-
-void attend_queries(int count, const Unit& unit, const Query* queries, const AttentionArgs& args, float* max, float* sum,
-                    float* output, bool* sees) {
-  switch (count) {
-    case 1: return attend_unit<1>(unit, queries, args, max, sum, output, sees);
-    case 2: return attend_unit<2>(unit, queries, args, max, sum, output, sees);
-#if defined(GM_avx512)
-    case 3: return attend_unit<3>(unit, queries, args, max, sum, output, sees);
-    case 4: return attend_unit<4>(unit, queries, args, max, sum, output, sees);
-    case 5: return attend_unit<5>(unit, queries, args, max, sum, output, sees);
-    default: return attend_unit<6>(unit, queries, args, max, sum, output, sees);
-#else
-    default: return;
-#endif
-  }
-}
 
 const uint8_t* page(const KvView& kv, int32_t block) {
   const int32_t mask = (1 << kv.slab_shift) - 1;
   return kv.pool + (block >> kv.slab_shift) * kv.slab_bytes + kv.layer_offset + (block & mask) * kv.page_bytes;
 }
 
-void prefetch_page(const uint8_t* p, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i);
+// The two pages of a unit; a second page that the sequence has not reached is given as the first.
+struct Pages {
+  const uint8_t* page[2];
+};
+
+Pages pages_of(const AttentionArgs& args, int32_t sequence, int32_t unit) {
+  const int32_t* blocks = args.block_tables + sequence * args.block_table_stride;
+  const int32_t last = (args.context_len[sequence] - 1) / page_tokens, first = 2 * unit;
+  return {{page(args.kv, blocks[first]), page(args.kv, blocks[first < last ? first + 1 : first])}};
 }
 
-Unit unit_of(const AttentionArgs& args, const AttentionItem& item, int32_t head, int32_t unit) {
-  const int32_t* blocks = args.block_tables + item.sequence * args.block_table_stride;
-  const int64_t head_bytes = int64_t{args.kv.head_dim} * page_tokens * 4;
-  const int32_t last = (args.context_len[item.sequence] - 1) / page_tokens;
-  const int32_t second = 2 * unit + 1 <= last ? 2 * unit + 1 : last;
-  return {{page(args.kv, blocks[2 * unit]) + head * head_bytes, page(args.kv, blocks[second]) + head * head_bytes},
-          unit * unit_tokens};
-}
-
-void clear(State& state, int count, int head_dim) {
-  for (int n = 0; n < count; ++n) {
-    state.max[n] = minus_infinity;
-    state.sum[n] = 0.0f;
-  }
-  for (int i = 0; i < count * head_dim; ++i) state.output[i] = 0.0f;
-}
-
-// The queries of one kv head in an item: rows x heads of the group.
-int list_queries(const AttentionArgs& args, const AttentionItem& item, int32_t head, Query* queries) {
-  const int32_t group = args.num_heads / args.kv.num_kv_heads;
+// Queries of `num_heads` kv heads from `head` on.
+void list_queries(const AttentionArgs& args, const AttentionItem& item, int32_t head, int32_t num_heads, Queries& queries) {
+  const int32_t group = args.num_heads / args.kv.num_kv_heads, head_dim = args.kv.head_dim;
   const int32_t first_position = args.context_len[item.sequence] - args.query_start[item.sequence + 1];
-  int count = 0;
-  for (int32_t row = item.row_begin; row < item.row_end; ++row) {
-    const int32_t end = first_position + row + 1;
-    const int32_t begin = args.window > 0 && end > args.window ? end - args.window : 0;
-    for (int32_t i = 0; i < group; ++i) {
-      queries[count++] = {args.q + row * args.ldq + (head * group + i) * args.kv.head_dim, begin, end};
-    }
-  }
-  return count;
-}
-
-void write_output(const AttentionArgs& args, const AttentionItem& item, int32_t head, int n, float sum, const float* output) {
-  const int32_t group = args.num_heads / args.kv.num_kv_heads;
-  float* out = args.out + (item.row_begin + n / group) * args.ldo + (head * group + n % group) * args.kv.head_dim;
-  for (int d = 0; d < args.kv.head_dim; ++d) out[d] = output[d] / sum;
-}
-
-// All units of some queries of one kv head, merged as they come.
-void attend_whole(const AttentionArgs& args, const AttentionItem& item, int32_t head) {
-  const int head_dim = args.kv.head_dim;
-  Query queries[item_queries_max];
-  const int count = list_queries(args, item, head, queries);
-  alignas(64) float output[item_queries_max * head_dim_max], unit_output[queries_max * head_dim_max];
-  float max[item_queries_max], sum[item_queries_max], unit_max[queries_max], unit_sum[queries_max];
-  bool sees[queries_max];
-  State state{max, sum, output};
-  clear(state, count, head_dim);
-  for (int32_t u = item.unit_begin; u < item.unit_end; ++u) {
-    const Unit unit = unit_of(args, item, head, u);
-    if (u + 1 < item.unit_end && count <= queries_max) {
-      const Unit next = unit_of(args, item, head, u + 1);
-      for (const uint8_t* p : next.pages) prefetch_page(p, int64_t{head_dim} * page_tokens * 4);
-    }
-    for (int n = 0; n < count; n += queries_max) {
-      const int some = count - n < queries_max ? count - n : queries_max;
-      attend_queries(some, unit, queries + n, args, unit_max, unit_sum, unit_output, sees);
-      for (int i = 0; i < some; ++i) {
-        if (sees[i])
-          merge_unit(max[n + i], sum[n + i], output + (n + i) * head_dim, unit_max[i], unit_sum[i], unit_output + i * head_dim,
-                     head_dim);
-      }
-    }
-  }
-  for (int n = 0; n < count; ++n) write_output(args, item, head, n, sum[n], output + n * head_dim);
-}
-
-// One row: each unit's (max, sum, output) of each query, for a merge later.
-void attend_partial(const AttentionArgs& args, const AttentionItem& item, int32_t head) {
-  const int head_dim = args.kv.head_dim;
-  Query queries[item_queries_max];
-  const int count = list_queries(args, item, head, queries);
-  alignas(64) float output[queries_max * head_dim_max];
-  float max[queries_max], sum[queries_max];
-  bool sees[queries_max];
-  float* partial = args.partials + item.partial_offset;
-  for (int32_t u = item.unit_begin; u < item.unit_end; ++u) {
-    const Unit unit = unit_of(args, item, head, u);
-    for (int n = 0; n < count; n += queries_max) {
-      const int some = count - n < queries_max ? count - n : queries_max;
-      attend_queries(some, unit, queries + n, args, max, sum, output, sees);
-      for (int i = 0; i < some; ++i, partial += head_dim + 2) {
-        partial[0] = sees[i] ? max[i] : minus_infinity;
-        partial[1] = sees[i] ? sum[i] : -1.0f;  // a sum is never negative: this one says "saw nothing"
-        for (int d = 0; d < head_dim; ++d) partial[2 + d] = output[i * head_dim + d];
+  queries.num_heads = num_heads;
+  queries.per_head = (item.row_end - item.row_begin) * group;
+  Query* query = queries.each;
+  for (int32_t h = head; h < head + num_heads; ++h) {
+    for (int32_t row = item.row_begin; row < item.row_end; ++row) {
+      const int32_t end = first_position + row + 1;
+      const int32_t begin = args.window > 0 && end > args.window ? end - args.window : 0;
+      for (int32_t i = h * group; i < (h + 1) * group; ++i) {
+        *query++ = {args.q + row * args.ldq + i * head_dim, args.out + row * args.ldo + i * head_dim, begin, end};
       }
     }
   }
 }
 
-// Merges the pieces items[begin .. end) of one (sequence, kv head).
-void merge_group(const AttentionArgs& args, const AttentionItem* items, int64_t begin, int64_t end) {
-  const int head_dim = args.kv.head_dim, group = args.num_heads / args.kv.num_kv_heads;
-  alignas(64) float output[head_dim_max], unit_output[head_dim_max];
-  for (int n = 0; n < group; ++n) {
-    float max = minus_infinity, sum = 0.0f;
-    for (int d = 0; d < head_dim; ++d) output[d] = 0.0f;
-    for (int64_t i = begin; i < end; ++i) {
-      for (int32_t u = 0; u < items[i].unit_end - items[i].unit_begin; ++u) {
-        const float* partial = args.partials + items[i].partial_offset + (u * group + n) * (head_dim + 2);
-        if (partial[1] < 0.0f) continue;
-        for (int d = 0; d < head_dim; ++d) unit_output[d] = partial[2 + d];
-        merge_unit(max, sum, output, partial[0], partial[1], unit_output, head_dim);
-      }
-    }
-    write_output(args, items[begin], items[begin].head_begin, n, sum, output);
+// One unit of one kv head with all of its queries, in nearly equal parts.
+void attend_head(const Piece& piece, const Head& head, const Query* queries, State* states, int count, Target to) {
+  const int parts = (count + queries_max - 1) / queries_max;
+  for (int part = 0, begin = 0; part < parts; ++part) {
+    const int end = count * (part + 1) / parts;
+    attend_queries(end - begin, piece, queries + begin, head, states + begin, to);
+    if (to.out) to.out += (end - begin) * to.stride;
+    begin = end;
   }
+}
+
+// Where the units of a partial item leave their results: all outputs, then all (max, sum).
+struct Partial {
+  float* outputs;  // [units, queries, head_dim]
+  State* states;   // [units, queries]
+};
+
+Partial partial_of(const AttentionArgs& args, const AttentionItem& item, int64_t num_queries) {
+  float* const outputs = args.partials + item.partial_offset;
+  return {outputs, reinterpret_cast<State*>(outputs + (item.unit_end - item.unit_begin) * num_queries * args.kv.head_dim)};
+}
+
+// The units of some kv heads, heads inside, so that pages are read once and in order.
+void attend_heads(const AttentionArgs& args, const AttentionItem& item, int32_t first_head, Queries& queries,
+                  const Partial* partial) {
+  const Head head{args.kv.head_dim, args.scale, args.softcap};
+  const int64_t head_bytes = int64_t{head.head_dim} * page_tokens * 4;
+  const int32_t count = queries.per_head;
+  Pages pages = pages_of(args, item.sequence, item.unit_begin), next = pages;
+  Target to{nullptr, partial ? partial->outputs : nullptr, head.head_dim};
+  State* states = partial ? partial->states : queries.states;
+  for (int32_t u = item.unit_begin; u < item.unit_end; ++u, pages = next) {
+    if (u + 1 < item.unit_end) next = pages_of(args, item.sequence, u + 1);
+    for (int32_t h = 0; h < queries.num_heads; ++h) {
+      const int64_t at = (first_head + h) * head_bytes;
+      const bool is_last = h + 1 == queries.num_heads;
+      const Pages& after = is_last ? next : pages;
+      const int64_t at_next = is_last ? first_head * head_bytes : at + head_bytes;
+      const Piece piece{
+          {pages.page[0] + at, pages.page[1] + at}, {after.page[0] + at_next, after.page[1] + at_next}, u * unit_tokens};
+      attend_head(piece, head, queries.each + h * count, partial ? states : states + h * count, count, to);
+      if (!partial) continue;
+      to.out += count * to.stride;
+      states += count;
+    }
+  }
+}
+
+void divide(float* x, float divisor, int32_t count) {
+  for (int32_t d = 0; d < count; d += num_lanes) store(x + d, load(x + d) / all(divisor));
+}
+
+void attend_whole(const AttentionArgs& args, const AttentionItem& item) {
+  Queries queries;
+  const int32_t per_head = (item.row_end - item.row_begin) * (args.num_heads / args.kv.num_kv_heads);
+  const int32_t at_once = item_queries_max / per_head, head_dim = args.kv.head_dim;
+  for (int32_t h = item.head_begin; h < item.head_end; h += at_once) {
+    list_queries(args, item, h, h + at_once < item.head_end ? at_once : item.head_end - h, queries);
+    const int32_t count = queries.num_heads * per_head;
+    for (int32_t n = 0; n < count; ++n) {
+      queries.states[n] = {minus_infinity, 0.0f};
+      std::memset(queries.each[n].out, 0, head_dim * sizeof(float));
+    }
+    attend_heads(args, item, h, queries, nullptr);
+    for (int32_t n = 0; n < count; ++n) divide(queries.each[n].out, queries.states[n].sum, head_dim);
+  }
+}
+
+void attend_partial(const AttentionArgs& args, const AttentionItem& item) {
+  Queries queries;
+  list_queries(args, item, item.head_begin, item.head_end - item.head_begin, queries);
+  const Partial partial = partial_of(args, item, queries.num_heads * queries.per_head);
+  attend_heads(args, item, item.head_begin, queries, &partial);
+}
+
+// Some units of one query, merged into `out`.
+template <int... P>
+GM_INLINE void merge_columns(float* out, const float* outputs, int64_t stride, const Merge& merge, int count, List<P...>) {
+  Floats acc[] = {load(out + P * num_lanes)...};
+  for (int i = 0; i < count; ++i) {
+    const Floats before = all(merge.before[i]), now = all(merge.now[i]);
+    const float* const unit = outputs + i * stride;
+    ((acc[P] = multiply_add(load(unit + P * num_lanes), now, acc[P] * before)), ...);
+  }
+  (store(out + P * num_lanes, acc[P]), ...);
+}
+
+// Up to 16 units of one query of a partial item.
+void merge_units(State& state, float* out, const State* states, const float* outputs, int64_t num_queries, int count,
+                 int32_t head_dim) {
+  alignas(64) float so_far[16] = {}, unit[16] = {};
+  for (int i = 0; i < count; ++i) {
+    unit[i] = states[i * num_queries].max;
+    so_far[i] = state.max;
+    state.max = larger(all(state.max), all(unit[i]))[0];
+  }
+  Merge merge;
+  weigh(so_far, unit, count, merge);
+  for (int i = 0; i < count; ++i) state.sum = merged(state.sum, merge.before[i], states[i * num_queries].sum, merge.now[i]);
+  const int64_t stride = num_queries * head_dim;
+  constexpr int wide = 4 * num_lanes, narrow = 16 / num_lanes;
+  int32_t d = 0;
+  for (; d + wide <= head_dim; d += wide) merge_columns(out + d, outputs + d, stride, merge, count, Indices<4>{});
+  for (; d < head_dim; d += 16) merge_columns(out + d, outputs + d, stride, merge, count, Indices<narrow>{});
+}
+
+// Query n of a group: consecutive items of one sequence and the same heads, in ascending order of units.
+void merge_query(const AttentionArgs& args, const AttentionItem* items, int64_t begin, int64_t end, int32_t n) {
+  const int32_t group = args.num_heads / args.kv.num_kv_heads, head_dim = args.kv.head_dim;
+  const AttentionItem& first = items[begin];
+  const int64_t num_queries = int64_t{first.head_end - first.head_begin} * group;
+  float* const out = args.out + first.row_begin * args.ldo + (first.head_begin * group + n) * head_dim;
+  State state{minus_infinity, 0.0f};
+  std::memset(out, 0, head_dim * sizeof(float));
+  for (int64_t i = begin; i < end; ++i) {
+    const Partial partial = partial_of(args, items[i], num_queries);
+    const int32_t num_units = items[i].unit_end - items[i].unit_begin;
+    for (int32_t u = 0; u < num_units; u += 16) {
+      merge_units(state, out, partial.states + u * num_queries + n, partial.outputs + (u * num_queries + n) * head_dim,
+                  num_queries, num_units - u < 16 ? num_units - u : 16, head_dim);
+    }
+  }
+  divide(out, state.sum, head_dim);
 }
 
 }  // namespace
 
 void attend(const AttentionArgs& args, const AttentionItem& item) {
-  for (int32_t head = item.head_begin; head < item.head_end; ++head) {
-    if (item.partial_offset < 0) attend_whole(args, item, head);
-    else attend_partial(args, item, head);
-  }
+  if (item.partial_offset < 0) attend_whole(args, item);
+  else attend_partial(args, item);
 }
 
 void merge_attention(const AttentionArgs& args, const AttentionItem* items, int64_t num_items, int64_t merge_begin,
                      int64_t merge_end) {
-  int64_t group = 0;
-  for (int64_t begin = 0; begin < num_items && items[begin].partial_offset >= 0 && group < merge_end; ++group) {
-    int64_t end = begin + 1;
-    while (end < num_items && items[end].partial_offset >= 0 && items[end].sequence == items[begin].sequence &&
-           items[end].head_begin == items[begin].head_begin) {
+  const int32_t group = args.num_heads / args.kv.num_kv_heads;
+  int64_t first = 0;  // merge of this group
+  for (int64_t begin = 0, end; begin < num_items && items[begin].partial_offset >= 0 && first < merge_end; begin = end) {
+    const AttentionItem& item = items[begin];
+    for (end = begin + 1; end < num_items && items[end].partial_offset >= 0 && items[end].sequence == item.sequence &&
+                          items[end].head_begin == item.head_begin;) {
       ++end;
     }
-    if (group >= merge_begin) merge_group(args, items, begin, end);
-    begin = end;
+    const int64_t count = int64_t{item.head_end - item.head_begin} * group;
+    for (int64_t n = merge_begin > first ? merge_begin - first : 0; n < count && first + n < merge_end; ++n) {
+      merge_query(args, items, begin, end, static_cast<int32_t>(n));
+    }
+    first += count;
   }
 }
 

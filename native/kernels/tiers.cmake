@@ -3,7 +3,7 @@
 set(GRISTMILL_KERNEL_SOURCES linear_q4.cpp linear_q8.cpp linear_float.cpp rows.cpp embed.cpp rope.cpp attention.cpp sample.cpp table.cpp)
 
 # Quantization, rotation and sampling round the same in every tier: no multiply-add may be fused there.
-set_source_files_properties(native/kernels/rows.cpp native/kernels/sample.cpp native/kernels/rope.cpp PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
+set_source_files_properties(native/kernels/rows.cpp native/kernels/sample.cpp native/kernels/rope.cpp native/kernels/attention.cpp PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
 
 add_library(gristmill_kernels INTERFACE)
 

@@ -1,77 +1,16 @@
 // Rates of the linear kernels, beside what the machine can do in the same minute. usage: bench_linear [tier [threads]]
 // Weights are cycled through 200 MB, so that the last cache does not help.
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <cstring>
-#include <thread>
 
 #include "../runtime/pack.h"
 #include "check.h"
+#include "roofs.h"
 
 using namespace gm;
 using namespace gm::test;
 
 namespace {
-
-constexpr int64_t pool_bytes = int64_t{200} << 20;
-
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-// Seconds of work(worker) on `threads` threads that start together.
-template <class Work>
-double time_of(int threads, const Work& work) {
-  std::atomic<int> ready{0};
-  const auto run = [&](int worker) {
-    ++ready;
-    while (ready < threads) {
-    }
-    work(worker);
-  };
-  std::vector<std::thread> others;
-  for (int worker = 1; worker < threads; ++worker) others.emplace_back(run, worker);
-  while (ready < threads - 1) std::this_thread::yield();
-  const double started = now();
-  run(0);
-  for (std::thread& other : others) other.join();
-  return now() - started;
-}
-
-// GB/s of reading the pool.
-double memory_rate(const uint8_t* pool, int threads) {
-  std::atomic<uint64_t> total{0};
-  const double seconds = time_of(threads, [&](int worker) {
-    const auto* begin = reinterpret_cast<const uint64_t*>(pool + pool_bytes / threads * worker);
-    uint64_t sums[8] = {};
-    for (int64_t i = 0; i < pool_bytes / threads / 8; i += 8) {
-      for (int j = 0; j < 8; ++j) sums[j] += begin[i + j];
-    }
-    total += sums[0] + sums[1] + sums[2] + sums[3] + sums[4] + sums[5] + sums[6] + sums[7];
-  });
-  return pool_bytes / seconds * 1e-9;
-}
-
-#if defined(__x86_64__)
-__attribute__((target("avx512f,avx512vnni"))) void dot_loop(int64_t rounds) {
-#define GM_DOT(i) "vpdpbusd %%zmm1, %%zmm0, %%zmm" #i "\n\t"
-  asm volatile("1:\n\t" GM_DOT(4) GM_DOT(5) GM_DOT(6) GM_DOT(7) GM_DOT(8) GM_DOT(9) GM_DOT(10) GM_DOT(11) GM_DOT(12) GM_DOT(13)
-                   GM_DOT(14) GM_DOT(15) "dec %0\n\tjnz 1b"
-               : "+r"(rounds)
-               :
-               : "zmm4", "zmm5", "zmm6", "zmm7", "zmm8", "zmm9", "zmm10", "zmm11", "zmm12", "zmm13", "zmm14", "zmm15", "cc");
-#undef GM_DOT
-}
-#endif
-
-// GOP/s of vpdpbusd on 512-bit registers; 0 if this machine has none.
-double dot_rate(int threads) {
-#if defined(__x86_64__)
-  constexpr int64_t rounds = 500000;
-  if (__builtin_cpu_supports("avx512vnni"))
-    return 12 * 128e-9 * rounds * threads / time_of(threads, [](int) { dot_loop(rounds); });
-#endif
-  return 0.0 * threads;
-}
 
 struct Case {
   Format format;
