@@ -5,6 +5,7 @@
 #include <string>
 
 #include "../runtime/attention_plan.h"
+#include "../runtime/memory.h"
 #include "../runtime/thread_pool.h"
 #include "check.h"
 #include "roofs.h"
@@ -112,8 +113,9 @@ void measure(const Kernels& kernels, const Case& c, uint8_t* memory, ThreadPool&
 
 int main(int argc, char** argv) {
   const int threads = argc > 2 ? std::atoi(argv[2]) : 2;
-  Aligned<uint8_t> memory(pool_bytes + 65536);
-  std::memset(memory.data, 0x21, memory.size);
+  Mapping memory(pool_bytes);
+  memory.advise_huge(0, pool_bytes);
+  std::memset(memory.data(), 0x21, pool_bytes);
   ThreadPool pool(threads);
   for (const Kernels* kernels : tiers()) {
     if (argc > 1 && std::strcmp(argv[1], kernels->tier) != 0) continue;
@@ -122,7 +124,7 @@ int main(int argc, char** argv) {
           Case{9, 3, 64, 64, 1, 256}, Case{32, 8, 64, 1, 1, 1024}, Case{32, 8, 64, 1, 1, 8192}, Case{32, 8, 64, 16, 1, 512},
           Case{32, 8, 128, 8, 1, 1024}, Case{9, 3, 64, 1, 512, 512}, Case{9, 3, 64, 1, 128, 2048}, Case{9, 3, 64, 8, 64, 64},
           Case{32, 8, 64, 1, 512, 512}, Case{32, 8, 128, 1, 512, 512}}) {
-      measure(*kernels, c, memory.data, pool);
+      measure(*kernels, c, memory.data(), pool);
     }
   }
 }
