@@ -51,8 +51,6 @@ def _section(title: str, fields: Iterable[tuple[str, FieldInfo]]) -> str:
 
 def _row(name: str, field: FieldInfo) -> str:
     flag, variable = f"`--{name.replace('_', '-')}`", f"`{ENVIRONMENT_PREFIX}{name.upper()}`"
-    if isinstance(field.default, tuple):
-        variable = "none: flag or file"
     return f"| {flag} | {variable} | {_values(field)} | {_shown(field.default)} | {field.description} |\n"
 
 
@@ -60,7 +58,7 @@ def _values(field: FieldInfo) -> str:
     if isinstance(field.default, bool):
         return "switch" if not field.default else "on, off"
     if isinstance(field.default, tuple):
-        return "a list in a file"
+        return "a list in a file, commas in the environment"
     choices = [value for part in (field.annotation, *get_args(field.annotation)) for value in get_args(part)]
     texts = dict.fromkeys(value for value in [*get_args(field.annotation), *choices] if isinstance(value, str))
     bounds = [f"{sign} {getattr(rule, name)}" for rule in field.metadata for name, sign in _SIGNS.items() if hasattr(rule, name)]

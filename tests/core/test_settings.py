@@ -14,6 +14,23 @@ def test_flags_win_over_the_environment_and_the_environment_over_the_file(tmp_pa
     assert (settings.max_num_seqs, settings.port, settings.max_step_tokens, settings.kv_memory) == (3, 9003, 64, 2**30)
 
 
+@pytest.mark.parametrize(
+    "text", ["http://a.test,http://b.test:3000", " http://a.test  http://b.test:3000 ", "http://a.test, http://b.test:3000"]
+)
+def test_origins_in_the_environment_are_a_list(text: str) -> None:
+    settings = resolve_settings(ServeSettings, {}, {"GRISTMILL_CORS_ORIGIN": text})
+    assert settings.cors_origin == ("http://a.test", "http://b.test:3000")
+
+
+def test_every_setting_can_come_from_the_environment() -> None:
+    given = {
+        f"GRISTMILL_{name.upper()}": ",".join(field.default) if isinstance(field.default, tuple) else str(field.default)
+        for name, field in ServeSettings.model_fields.items()
+        if field.default is not None
+    }
+    assert resolve_settings(ServeSettings, {}, given) == ServeSettings()
+
+
 def test_an_unknown_key_names_the_nearest_known_one(tmp_path: Path) -> None:
     file = tmp_path / "settings.toml"
     file.write_text("max_num_seq = 3\n")

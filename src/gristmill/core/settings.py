@@ -91,7 +91,7 @@ class ServeSettings(EngineSettings):
     )
     no_auth: bool = Field(False, description="Serve another address than loopback without keys. You have been told.")
     cors_origin: tuple[str, ...] = Field(
-        (), description="A browser origin that may call this server; may be given several times."
+        (), description="A browser origin that may call this server; several: the flag again, in one text commas between."
     )
     metrics_open: bool = Field(False, description="/metrics needs no key.")
     drain_timeout_s: float = Field(30.0, ge=0.0, description="After SIGTERM, how long running requests may go on. Unit: s.")
@@ -100,6 +100,11 @@ class ServeSettings(EngineSettings):
     )
     body_limit: int = Field(32 * 2**20, ge=1024, description="Largest request body. Unit: bytes.")
     log_format: Literal["text", "json"] = Field("text", description="How log lines are written.")
+
+    @field_validator("cors_origin", mode="before")
+    @classmethod
+    def _read_list(cls, value: Any) -> Any:
+        return tuple(value.replace(",", " ").split()) if isinstance(value, str) else value
 
     @field_validator("body_limit", mode="before")
     @classmethod

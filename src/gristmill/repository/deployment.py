@@ -158,7 +158,7 @@ def load_deployment(
         end_tokens=tuple(tokenizer.id_to_token(i) for i in sorted(tokenizer.end_token_ids)),
         defaults=_sampling_defaults(checkpoint.generation_config),
     )
-    fingerprint = _fingerprint(checkpoint.content_id(), executable.fingerprint())
+    fingerprint = _fingerprint(checkpoint.content_id(), graph, executable.fingerprint())
     deployment = Deployment(name or reference, tokenizer, template, resolved, tokenizer.end_token_ids, fingerprint)
     deployment.start(executable, _engine_limits(settings, memory), metrics or EngineMetrics())
     return deployment
@@ -241,7 +241,10 @@ def _sampling_defaults(generation_config: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _fingerprint(content_id: str, tier: str) -> str:
-    """Name what equal bytes are promised for: version, weights' content, kernel tier and KV type."""
-    digest = hashlib.sha256(f"{__version__}|{content_id}|{tier}".encode()).hexdigest()
+def _fingerprint(content_id: str, graph: Graph, tier: str) -> str:
+    """Name what equal bytes are promised for: version, weights' content, the graph, kernel tier and KV type.
+
+    The graph, because settings may change it: longrope's frequencies depend on `max_model_len`.
+    """
+    digest = hashlib.sha256(f"{__version__}|{content_id}|{graph.nodes!r}|{tier}".encode()).hexdigest()
     return f"gm-{__version__}-{tier}-{digest[:12]}"
