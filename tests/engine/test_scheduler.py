@@ -479,3 +479,14 @@ def test_usage_has_the_times_of_each_phase() -> None:
     usage = driver.last["second"].usage
     assert (usage.queue_ns, usage.prefill_ns, usage.decode_ns) == (30, 20, 30)
     assert (usage.prompt_tokens, usage.completion_tokens, usage.preemptions) == (32, 4, 0)
+
+
+def test_the_very_first_token_is_timed_from_its_arrival_and_is_no_gap_between_tokens() -> None:
+    driver = Driver()
+    driver.executable.step_ns = lambda batch: 10_000_000
+    driver.submit(make_request("a", _prompt(5), max_tokens=3))
+    driver.run()
+    sample = driver.metrics.registry.get_sample_value
+    assert sample("gristmill_time_to_first_token_seconds_count") == 1
+    assert sample("gristmill_inter_token_seconds_count") == 2
+    assert sample("gristmill_inter_token_seconds_sum") == pytest.approx(0.02)

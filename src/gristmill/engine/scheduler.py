@@ -246,7 +246,7 @@ class Scheduler:
         events = []
         tokens, are_finite = output.token_ids.tolist(), output.is_finite.tolist()
         for row, sequence in enumerate(schedule.sampled()):
-            if sequence.last_token_ns == self._last_update_ns:
+            if 0 < sequence.last_token_ns == self._last_update_ns:
                 num_steady += 1
             else:
                 self._observe_gap(sequence, now_ns)
