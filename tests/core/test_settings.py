@@ -36,6 +36,8 @@ def test_an_unknown_key_names_the_nearest_known_one(tmp_path: Path) -> None:
     file.write_text("max_num_seq = 3\n")
     with pytest.raises(SettingsError, match="max_num_seqs"):
         resolve_settings(EngineSettings, {}, {}, file)
+    with pytest.raises(SettingsError, match="max_num_seqs"):
+        resolve_settings(EngineSettings, {"max_num_seq": 3}, {})
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,8 @@ def resolve_settings(kind: type[S], flags: Mapping[str, Any], environment: Mappi
     """
     merged = _from_file(kind, file) if file is not None else {}
     merged |= _from_environment(kind, environment)
+    for key in flags:
+        _check_known(kind, key, f"there is no setting {key!r}.")
     merged |= {key: value for key, value in flags.items() if value is not None}
     try:
         return kind(**merged)
