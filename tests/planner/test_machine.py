@@ -25,6 +25,15 @@ def test_a_cgroup_limit_counts_and_its_file_cache_is_free(tmp_path: Path) -> Non
     assert (machine.memory_total_bytes, machine.memory_available_bytes) == (4_000_000_000, 2_000_000_000)
 
 
+def test_an_outer_group_with_less_left_counts_though_its_limit_is_higher(tmp_path: Path) -> None:
+    root = _machine(tmp_path, cgroup={"memory.max": "4000000000\n", "memory.current": "1000000000\n"})
+    outer = root / "sys/fs/cgroup/service"
+    (outer / "memory.max").write_text("6000000000\n")
+    (outer / "memory.current").write_text("5500000000\n")
+    machine = measure_machine(root)
+    assert (machine.memory_total_bytes, machine.memory_available_bytes) == (4_000_000_000, 500_000_000)
+
+
 def test_a_cpu_quota_bounds_the_cores(tmp_path: Path) -> None:
     machine = measure_machine(_machine(tmp_path, cgroup={"cpu.max": "100000 100000\n"}))
     assert machine.num_usable_cores == 1

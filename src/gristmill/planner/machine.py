@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,9 +23,9 @@ class Machine:
 def measure_machine(root: Path = Path("/")) -> Machine:
     """Read the kernel's files under `root`; a cgroup's limit counts if it is lower than the machine's."""
     meminfo = _read_meminfo(root)
-    limit, used = _cgroup_memory(root)
-    total = min(meminfo["MemTotal"], limit)
-    available = min(meminfo["MemAvailable"], max(limit - used, 0))
+    total, available = meminfo["MemTotal"], meminfo["MemAvailable"]
+    for limit, left in _cgroup_memory(root):
+        total, available = min(total, limit), min(available, left)
     return Machine(total, available, _usable_cores(root))
 
 
@@ -33,21 +34,22 @@ def _read_meminfo(root: Path) -> dict[str, int]:
     return {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if line.endswith("kB")}
 
 
-def _cgroup_memory(root: Path) -> tuple[int, int]:
-    """Return (limit, used without reclaimable file cache); limit is 2^60 if there is none."""
+def _cgroup_memory(root: Path) -> Iterator[tuple[int, int]]:
+    """Yield (limit, what is left of it) of each group that has a limit; reclaimable file cache is not used up.
+
+    An outer group may have less left than an inner one with a lower limit: its other members use it too.
+    """
     group = _own_cgroup(root)
-    limit, used = _NO_LIMIT, 0
     for folder in (group, *group.parents):
-        bound = _read_number(folder / "memory.max")
-        if bound is not None and bound < limit:
-            cache = _stat_value(folder / "memory.stat", "inactive_file")
-            limit, used = bound, max((_read_number(folder / "memory.current") or 0) - cache, 0)
-    v1 = root / "sys/fs/cgroup/memory"
-    bound = _read_number(v1 / "memory.limit_in_bytes")
-    if bound is not None and bound < limit:
-        cache = _stat_value(v1 / "memory.stat", "total_inactive_file")
-        limit, used = bound, max((_read_number(v1 / "memory.usage_in_bytes") or 0) - cache, 0)
-    return limit, used
+        yield from _bound(folder, "memory.max", "memory.current", "inactive_file")
+    yield from _bound(root / "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+
+
+def _bound(folder: Path, limit_name: str, usage_name: str, cache_key: str) -> Iterator[tuple[int, int]]:
+    limit = _read_number(folder / limit_name)
+    if limit is not None:
+        used = (_read_number(folder / usage_name) or 0) - _stat_value(folder / "memory.stat", cache_key)
+        yield limit, max(limit - max(used, 0), 0)
 
 
 def _own_cgroup(root: Path) -> Path:
