@@ -1,4 +1,4 @@
-"""Row A24: logits of a model stored in each block type, against the same model in floats as the published definition reads it."""
+"""Logits of a model stored in each block type, against the same model in floats as the published definition reads it."""
 
 from __future__ import annotations
 

@@ -23,12 +23,13 @@ class FinishReason(Enum):
 class Request:
     """What the engine is asked to run: plain data only, one per choice.
 
-    A request with n = 4 becomes four of these that share `group_id`, differ in `choice` and share prompt
-    blocks through the prefix index. `params.seed` and `params.max_tokens` are resolved: never None here.
+    A client's request with n = 4 becomes four of these that share `group_id`, differ in `choice` and share
+    the blocks of their prompt. The service has resolved `params.seed` and `params.max_tokens`: if they are
+    None all the same, the seed is 0 and the answer may fill the context.
     """
 
     id: str
-    prompt_token_ids: Sequence[int]  # [prompt_len], never empty
+    prompt_token_ids: Sequence[int]  # [prompt_len]; an empty one is refused
     params: SamplingParams
     end_token_ids: frozenset[int] = frozenset()  # empty under ignore_eos
     choice: int = 0

@@ -1,1 +1,1 @@
-"""Ops, builder, passes and cost: one description of a model."""
+"""Ops, builder, recorder and liveness: one description of a model."""

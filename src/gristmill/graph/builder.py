@@ -13,7 +13,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class RopeScaling:
-    """How rotary frequencies are stretched. `kind`: default, linear, llama3, yarn, longrope.
+    """Rotary frequencies, stretched as a model asks for it.
 
     `inv_freq` [head_dim_rotated / 2] and `attention_factor` are computed once, in float64, by
     `graph.rope.frequencies`; backends only apply them: angle = position * inv_freq, and cos and sin are

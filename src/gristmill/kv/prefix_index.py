@@ -17,8 +17,8 @@ HASH_BYTES = 16  # 2^64 blocks before a collision is likely; the key is secret, 
 class PrefixIndex:
     """Finds the block that holds a given 32 tokens after a given past, and remembers who is computing one.
 
-    A block's hash covers its parent's hash and its tokens; the chain's root covers tenant, cache salt and
-    content ids, so tenants never share. `root`, `extend` and `chain` touch no state: any thread may call
+    A block's hash covers its parent's hash and its tokens; the chain's root covers tenant and cache salt, so
+    tenants never share. `root`, `extend` and `chain` touch no state: any thread may call
     them. All else belongs to the engine's thread.
     """
 
@@ -34,7 +34,7 @@ class PrefixIndex:
         return len(self._block_of)
 
     def root(self, parts: Iterable[str]) -> bytes:
-        """Hash what separates caches (tenant, salt, content ids) into the parent of every first block."""
+        """Hash what separates caches (tenant, salt) into the parent of every first block."""
         digest = hashlib.blake2b(key=self._key, digest_size=HASH_BYTES)
         for part in parts:
             encoded = part.encode("utf-8", "surrogatepass")

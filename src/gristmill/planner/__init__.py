@@ -1,1 +1,1 @@
-"""What fits on this machine."""
+"""What this machine has, and what fits on it."""

@@ -1,1 +1,1 @@
-"""Admission, streams and settlement of a request."""
+"""Admission, generations and their streams."""

@@ -126,7 +126,7 @@ class Tokenizer:
 
     @property
     def end_token_ids(self) -> frozenset[int]:
-        """Return the ids that end a generation by the model's files alone; see `end_tokens.end_tokens` for the template's."""
+        """Return the ids that end a generation: those of the model's files, after `from_files` those of its template too."""
         return self._special.end_ids
 
     @property
