@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -268,9 +268,9 @@ def main(arguments: list[str]) -> None:
     names = [argument for argument in arguments if not argument.endswith(".gguf")]
     torch.set_grad_enabled(False)
     torch.set_num_threads(1)
-    chosen: Callable[[Recipe], bool] = lambda recipe: not arguments or recipe.name in names  # noqa: E731
-    for recipe in filter(chosen, recipes()):
-        make(recipe)
+    for recipe in recipes():
+        if not arguments or recipe.name in names:
+            make(recipe)
     for path in (Path(argument) for argument in arguments if argument.endswith(".gguf")):
         make_from_gguf(path, REAL_PROMPTS[path.stem])
 

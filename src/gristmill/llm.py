@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -19,6 +20,7 @@ from gristmill.repository.deployment import load_deployment
 from gristmill.service.calls import GenerateCall
 from gristmill.service.generate import Service
 from gristmill.service.generation import Generation
+from gristmill.service.stream import Delta
 
 T = TypeVar("T")
 Prompt = str | Sequence[int]
@@ -252,7 +254,7 @@ async def _collect(generation: Generation, call: GenerateCall, on_text: Callable
     return answer
 
 
-def _add_delta(answer: RequestOutput, delta: Any) -> None:
+def _add_delta(answer: RequestOutput, delta: Delta) -> None:
     output = answer.outputs[delta.choice]
     output.text += delta.text
     output.token_ids.extend(delta.token_ids)
@@ -273,8 +275,6 @@ def _as_prompt(prompt: Prompt) -> str | list[int]:
 
 
 def _with_progress(futures: list[Future[RequestOutput]], wanted: bool | None) -> Iterator[Future[RequestOutput]]:
-    import sys
-
     if not (sys.stderr.isatty() if wanted is None else wanted):
         yield from futures
         return

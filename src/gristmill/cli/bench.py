@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from gristmill.cli.flags import read_settings, settings_flags
-from gristmill.core.errors import SettingsError
 from gristmill.core.settings import EngineSettings
 
 
@@ -78,12 +77,3 @@ def _print_table(figures: dict[str, Any]) -> None:
     for name, value in figures.items():
         table.add_row(name, f"{value:,.1f}" if isinstance(value, float) else str(value))
     Console().print(table)
-
-
-def check_fits(num_tokens: int, max_model_len: int) -> None:
-    """Refuse a benchmark whose requests are longer than the deployment takes. Raises: SettingsError."""
-    if num_tokens > max_model_len:
-        raise SettingsError(
-            f"the benchmark needs {num_tokens:,} tokens a request; the deployment takes {max_model_len:,}.",
-            "ask for fewer --prompt-tokens, --prefill or --output-tokens.",
-        )

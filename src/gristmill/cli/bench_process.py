@@ -7,7 +7,7 @@ import statistics
 import time
 from typing import Any
 
-from gristmill.cli.bench import check_fits
+from gristmill.core.errors import SettingsError
 from gristmill.core.sampling_params import SamplingParams
 from gristmill.core.settings import EngineSettings
 from gristmill.llm import LLM
@@ -18,11 +18,12 @@ def measure_process(model: str, settings: EngineSettings, options: dict[str, Any
 
     Decode is (n - 1) tokens over the time from the first token to the last; a batch's figure counts its
     output tokens over the wall time of the whole batch, prefill included.
+    Raises: SettingsError if a request would be longer than the deployment takes.
     """
     num_in, num_out = options["prompt_tokens"], options["output_tokens"]
     settings = settings.model_copy(update={"max_num_seqs": max(settings.max_num_seqs, *options["batch"]), "prefix_cache": False})
     with LLM(model, **settings.model_dump()) as llm:
-        check_fits(max(num_in + num_out, *(p + 1 for p in options["prefill"])), llm.max_model_len)
+        _check_fits(max(num_in + num_out, *(p + 1 for p in options["prefill"])), llm.max_model_len)
         bench = _Bench(llm, options["repetitions"])
         figures: dict[str, Any] = {"model": model, "kernels": llm.fingerprint, "threads": llm.num_threads}
         for length in options["prefill"]:
@@ -60,3 +61,11 @@ class _Bench:
         started = time.perf_counter()
         outputs = self._llm.generate(prompts, params, progress=False)
         return time.perf_counter() - started, outputs[0].metrics.decode_s
+
+
+def _check_fits(num_tokens: int, max_model_len: int) -> None:
+    if num_tokens > max_model_len:
+        raise SettingsError(
+            f"the benchmark needs {num_tokens:,} tokens a request; the deployment takes {max_model_len:,}.",
+            "ask for fewer --prompt-tokens, --prefill or --output-tokens.",
+        )

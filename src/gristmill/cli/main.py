@@ -11,6 +11,7 @@ import click
 from gristmill import __version__
 from gristmill.core.errors import GristmillError
 
+SWITCH_INTERVAL_S = 0.001
 COMMANDS = {
     "serve": "Serve a model over HTTP.",
     "run": "Answer one prompt and stop.",
@@ -51,7 +52,8 @@ def cli() -> None:
 
 def main() -> None:
     """Enter the program: an operator's error is its facts and its mend on stderr, exit code 1."""
-    sys.setswitchinterval(0.001)
+    # Between steps the engine and the loop take turns; with Python's own 5 ms the gaps of streams would grow (docs/log.md).
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         cli.main(prog_name="gristmill", standalone_mode=False)
     except GristmillError as error:

@@ -89,5 +89,4 @@ def _within(name: str, value: float, low: float, high: float, *, low_open: bool 
 
 
 def _shown(value: float) -> str:
-    text = str(value) if not isinstance(value, int) or abs(value) < 10**30 else "an integer of over 30 digits"
-    return text
+    return str(value) if not isinstance(value, int) or abs(value) < 10**30 else "an integer of over 30 digits"

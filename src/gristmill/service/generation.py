@@ -124,8 +124,7 @@ class Generation(AsyncIterator[Delta]):
         self._pending.append(delta)
         if delta.finish_reason is not None:
             self._close(stream, delta, is_running=reason is None)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self.wake()
 
     def _close(self, stream: ChoiceStream, delta: Delta, *, is_running: bool) -> None:
         assert delta.usage is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from gristmill.core.request import FinishReason, Request, TokenEvent, TokenLogprobs, Usage
@@ -103,7 +102,10 @@ def sum_usages(usages: list[Usage], sizes: list[int]) -> Usage:
     Times, tokens and preemptions add up over choices. A prompt counts once, and as cached counts what even
     its first choice found in the cache.
     """
-    add: Callable[[str], int] = lambda name: sum(getattr(usage, name) for usage in usages)  # noqa: E731
+
+    def total(name: str) -> int:
+        return sum(getattr(usage, name) for usage in usages)
+
     prompt_tokens = cached_tokens = start = 0
     for size in sizes:
         group = usages[start : start + size]
@@ -111,4 +113,4 @@ def sum_usages(usages: list[Usage], sizes: list[int]) -> Usage:
         cached_tokens += min((usage.cached_tokens for usage in group), default=0)
         start += size
     names = ("completion_tokens", "recomputed_tokens", "queue_ns", "prefill_ns", "decode_ns", "preemptions")
-    return Usage(prompt_tokens, cached_tokens, **{name: add(name) for name in names})
+    return Usage(prompt_tokens, cached_tokens, **{name: total(name) for name in names})
