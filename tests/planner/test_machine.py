@@ -16,13 +16,13 @@ def _machine(root: Path, *, cgroup: dict[str, str]) -> Path:
 
 def test_without_a_cgroup_limit_the_machine_counts(tmp_path: Path) -> None:
     machine = measure_machine(_machine(tmp_path, cgroup={"memory.max": "max\n"}))
-    assert (machine.memory_total_bytes, machine.memory_available_bytes) == (16_384_000_000, 8_192_000_000)
+    assert machine.memory_available_bytes == 8_192_000_000
 
 
 def test_a_cgroup_limit_counts_and_its_file_cache_is_free(tmp_path: Path) -> None:
     files = {"memory.max": "4000000000\n", "memory.current": "3000000000\n", "memory.stat": "anon 1\ninactive_file 1000000000\n"}
     machine = measure_machine(_machine(tmp_path, cgroup=files))
-    assert (machine.memory_total_bytes, machine.memory_available_bytes) == (4_000_000_000, 2_000_000_000)
+    assert machine.memory_available_bytes == 2_000_000_000
 
 
 def test_an_outer_group_with_less_left_counts_though_its_limit_is_higher(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_an_outer_group_with_less_left_counts_though_its_limit_is_higher(tmp_pat
     (outer / "memory.max").write_text("6000000000\n")
     (outer / "memory.current").write_text("5500000000\n")
     machine = measure_machine(root)
-    assert (machine.memory_total_bytes, machine.memory_available_bytes) == (4_000_000_000, 500_000_000)
+    assert machine.memory_available_bytes == 500_000_000
 
 
 def test_a_cpu_quota_bounds_the_cores(tmp_path: Path) -> None:
@@ -41,5 +41,5 @@ def test_a_cpu_quota_bounds_the_cores(tmp_path: Path) -> None:
 
 def test_this_machine_can_be_measured() -> None:
     machine = measure_machine()
-    assert 0 < machine.memory_available_bytes <= machine.memory_total_bytes
+    assert machine.memory_available_bytes > 0
     assert machine.num_usable_cores >= 1

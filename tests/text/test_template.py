@@ -42,9 +42,9 @@ def test_template_gets_loop_controls_json_dates_and_generation_blocks():
 
 
 def test_template_gets_tools_documents_and_the_callers_variables():
-    source = "{{ tools is none }}{{ documents is none }}{{ enable_thinking }}{{ eos_token }}{{ unk_token }}"
-    template = ChatTemplate(source, eos_token="</s>", special_tokens={"unk_token": "<unk>"})
-    assert template.render([USER], template_kwargs={"enable_thinking": False}) == "TrueTrueFalse</s><unk>"
+    source = "{{ tools is none }}{{ documents is none }}{{ enable_thinking }}{{ eos_token }}"
+    template = ChatTemplate(source, eos_token="</s>")
+    assert template.render([USER], template_kwargs={"enable_thinking": False}) == "TrueTrueFalse</s>"
     assert template.render([USER], tools=[{"type": "function"}]).startswith("False")
 
 

@@ -15,18 +15,14 @@ _NO_LIMIT = 1 << 60
 class Machine:
     """Memory that a new process may take now, and the cores that compute threads should use."""
 
-    memory_total_bytes: int
     memory_available_bytes: int
     num_usable_cores: int
 
 
 def measure_machine(root: Path = Path("/")) -> Machine:
-    """Read the kernel's files under `root`; a cgroup's limit counts if it is lower than the machine's."""
-    meminfo = _read_meminfo(root)
-    total, available = meminfo["MemTotal"], meminfo["MemAvailable"]
-    for limit, left in _cgroup_memory(root):
-        total, available = min(total, limit), min(available, left)
-    return Machine(total, available, _usable_cores(root))
+    """Read the kernel's files under `root`; what a cgroup has left counts if it is less than the machine has."""
+    available = min([_read_meminfo(root)["MemAvailable"], *_cgroup_memory(root)])
+    return Machine(available, _usable_cores(root))
 
 
 def _read_meminfo(root: Path) -> dict[str, int]:
@@ -34,8 +30,8 @@ def _read_meminfo(root: Path) -> dict[str, int]:
     return {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if line.endswith("kB")}
 
 
-def _cgroup_memory(root: Path) -> Iterator[tuple[int, int]]:
-    """Yield (limit, what is left of it) of each group that has a limit; reclaimable file cache is not used up.
+def _cgroup_memory(root: Path) -> Iterator[int]:
+    """Yield the bytes left of each limit that the groups set; reclaimable file cache is not used up.
 
     An outer group may have less left than an inner one with a lower limit: its other members use it too.
     """
@@ -45,11 +41,11 @@ def _cgroup_memory(root: Path) -> Iterator[tuple[int, int]]:
     yield from _bound(root / "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
-def _bound(folder: Path, limit_name: str, usage_name: str, cache_key: str) -> Iterator[tuple[int, int]]:
+def _bound(folder: Path, limit_name: str, usage_name: str, cache_key: str) -> Iterator[int]:
     limit = _read_number(folder / limit_name)
     if limit is not None:
         used = (_read_number(folder / usage_name) or 0) - _stat_value(folder / "memory.stat", cache_key)
-        yield limit, max(limit - max(used, 0), 0)
+        yield max(limit - max(used, 0), 0)
 
 
 def _own_cgroup(root: Path) -> Path:

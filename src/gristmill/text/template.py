@@ -33,13 +33,12 @@ class ChatTemplate:
         *,
         bos_token: str = "",
         eos_token: str = "",
-        special_tokens: Mapping[str, str] | None = None,
         now: Callable[[], datetime] = datetime.now,
     ) -> None:
-        """Compile `source` and find out what it understands; `special_tokens` are further names it may print."""
+        """Compile `source` and find out what it understands."""
         self.source = source
         self.problem: TemplateError | None = None
-        self._variables = {**(special_tokens or {}), "bos_token": bos_token, "eos_token": eos_token}
+        self._variables = {"bos_token": bos_token, "eos_token": eos_token}
         self._template: jinja2.Template | None = None
         if source is None:
             self.problem = TemplateError("this model has no chat template.", "start the server with --chat-template FILE.")

@@ -163,9 +163,7 @@ class _Lowering:
     # -- one method for each op --------------------------------------------------------------------------------
 
     def _embed(self, node: Node) -> None:
-        weight = node.weights["weight"]
-        scale = _float(node, "scale")
-        self._ops.append(Embed(weight.name, weight.shape[0], scale, self._new_view(node.output)))
+        self._ops.append(Embed(node.weights["weight"].name, _float(node, "scale"), self._new_view(node.output)))
 
     def _rms_norm(self, node: Node) -> None:
         x = self._views[node.inputs[0].id]

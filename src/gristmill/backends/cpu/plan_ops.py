@@ -58,7 +58,6 @@ class Embed:
     """Rows of the embedding."""
 
     weight: str
-    vocab_size: int
     scale: float
     out: View
 
