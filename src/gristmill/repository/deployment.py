@@ -148,7 +148,7 @@ def load_deployment(
     tokenizer = Tokenizer.from_files(checkpoint.tokenizer_files, checkpoint.config, checkpoint.generation_config, source)
     template = _template(source, checkpoint.special_tokens(), settings)
     packed = load(checkpoint, graph.weights, rules, pack_natively)
-    executable = backend.compile(graph, packed, _limits(settings, memory))
+    executable = backend.compile(graph, packed, _limits(settings, memory, backend.num_threads))
     resolved = Resolved(
         model=reference,
         architecture=str(checkpoint.config["model_type"]),
@@ -213,10 +213,8 @@ def _plan(checkpoint: Checkpoint, architecture: Architecture[Any], backend: Back
     return plan_memory(settings, demand, measure_machine().memory_available_bytes)
 
 
-def _limits(settings: EngineSettings, memory: MemoryPlan) -> Limits:
-    return Limits(
-        settings.max_step_tokens, settings.max_num_seqs, memory.max_model_len, memory.num_blocks, _num_threads(settings)
-    )
+def _limits(settings: EngineSettings, memory: MemoryPlan, num_threads: int) -> Limits:
+    return Limits(settings.max_step_tokens, settings.max_num_seqs, memory.max_model_len, memory.num_blocks, num_threads)
 
 
 def _engine_limits(settings: EngineSettings, memory: MemoryPlan) -> EngineLimits:
