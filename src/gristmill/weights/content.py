@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from gristmill.weights.download import file_sha256
 from gristmill.weights.store import Store, default_store
 
 
@@ -28,8 +29,7 @@ def _remembered(path: Path, store: Store) -> str:
         known = note.read_text(encoding="utf-8").strip()
         if len(known) == 64:
             return known
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    digest = file_sha256(path)
     with contextlib.suppress(OSError):  # A store that cannot be written costs time, not correctness.
         store.write(note, digest)
     return digest

