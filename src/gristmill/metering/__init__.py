@@ -1,1 +1,0 @@
-"""Nanoseconds, blocks and tokens, attributed to requests; no money."""
