@@ -89,7 +89,9 @@ class ServeSettings(EngineSettings):
     api_key_file: Path | None = Field(
         None, description="A file with one key per line; every route but /health and /ready then needs one."
     )
-    no_auth: bool = Field(False, description="Serve without keys on an address that is not loopback: whoever reaches it may use it.")
+    no_auth: bool = Field(
+        False, description="Serve without keys on an address that is not loopback: whoever reaches it may use it."
+    )
     cors_origin: tuple[str, ...] = Field(
         (), description="A browser origin that may call this server; several: the flag again, in one text commas between."
     )
