@@ -4,7 +4,6 @@
 #include <stdexcept>
 
 #include "../runtime/pack.h"
-#include "../runtime/published_blocks.h"
 #include "bindings.h"
 
 namespace nb = nanobind;
@@ -15,8 +14,6 @@ namespace {
 
 using Packed = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using RowIds = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Codes = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using Halves = nb::ndarray<const uint16_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 int64_t num_tiles(int64_t n) { return (n + tile_channels - 1) / tile_channels; }
 
@@ -54,37 +51,10 @@ int64_t pack(int type, const Bytes& source, int64_t n, int64_t k, const Packed& 
   return pack_published(matrix, packed.data(), 0, num_tiles(n));
 }
 
-const uint16_t* halves(const Halves& array, int64_t n, int64_t num_groups) {
-  if (static_cast<int64_t>(array.shape(0)) != n || static_cast<int64_t>(array.shape(1)) != num_groups) {
-    throw std::invalid_argument("pack: scales or minimums of a wrong shape");
-  }
-  return array.data();
-}
-
-void pack_grouped(int format, const Codes& codes, const Halves& scales, const std::optional<Halves>& mins, const Packed& packed) {
-  const auto n = static_cast<int64_t>(codes.shape(0));
-  const auto k = static_cast<int64_t>(codes.shape(1));
-  if (!is_quantized(format_of(format))) throw std::invalid_argument("pack: codes need a quantized format");
-  CodesMatrix matrix{static_cast<Format>(format), codes.data(), nullptr, nullptr, n, k};
-  check_size(packed, matrix.format, n, k);
-  if (mins.has_value() != has_min(matrix.format))
-    throw std::invalid_argument("pack: minimums where the format has none, or none where it has");
-  const int64_t num_groups = k / group_size(matrix.format);
-  matrix.scales = halves(scales, n, num_groups);
-  matrix.mins = mins ? halves(*mins, n, num_groups) : nullptr;
-  const nb::gil_scoped_release release;
-  pack_codes(matrix, packed.data(), 0, num_tiles(n));
-}
-
 }  // namespace
 
 void bind_pack(nb::module_& m) {
-  m.def("packed_format", [](int type) { return static_cast<int>(packed_format(block_type(type))); }, "type"_a);
-  m.def(
-      "packed_bytes", [](int format, int64_t n, int64_t k) { return packed_bytes(format_of(format), n, k); }, "format"_a, "n"_a,
-      "k"_a);
   m.def("pack", &pack, "type"_a, "source"_a, "n"_a, "k"_a, "packed"_a.noconvert(), "row_ids"_a = nb::none());
-  m.def("pack_grouped", &pack_grouped, "format"_a, "codes"_a, "scales"_a, "mins"_a.none(), "packed"_a.noconvert());
 }
 
 }  // namespace gm

@@ -63,9 +63,7 @@ std::shared_ptr<KvArena> make_arena(int num_layers, int num_kv_heads, int head_d
 }  // namespace
 
 void bind_runtime(nb::module_& m) {
-  m.def("cpu_model", [] { return read_cpu_info().model; });
-  m.def("cpu_features", [] { return read_cpu_info().features; });
-  m.def("usable_cores", [] { return read_cpu_info().usable_cores; });
+  m.def("cpu_model", &cpu_model);
   m.def("compiled_tiers", &compiled_tiers);
   m.def("missing_features", &missing_features, "tier"_a);
   m.def("available_memory_bytes", &available_memory_bytes);

@@ -4,11 +4,12 @@
 
 namespace gm::GM_TIER {
 
-// linear_quantized.cpp
+// linear_q4.cpp
 void linear_q4_g32(const LinearArgs& args);
 void linear_q4_g32_min(const LinearArgs& args);
 void linear_q4_g16(const LinearArgs& args);
 void linear_q4_g16_min(const LinearArgs& args);
+// linear_q8.cpp
 void linear_q8_g32(const LinearArgs& args);
 void linear_q8_g32_min(const LinearArgs& args);
 void linear_q8_g16(const LinearArgs& args);
@@ -21,9 +22,10 @@ int64_t quantized_bytes(int64_t num_rows, int64_t k);
 void quantize(const QuantizeArgs& args);
 void rms_norm(const NormArgs& args);
 void act_mul(const ActMulArgs& args);
-void embed(const EmbedArgs& args);
 void add(const float* x, const float* y, float* out, int64_t count);
 void softcap(const float* x, float cap, float* out, int64_t count);
+// embed.cpp
+void embed(const EmbedArgs& args);
 // rope.cpp
 void rope_table(const RopeTableArgs& args);
 void rope_store(const RopeStoreArgs& args);

@@ -70,20 +70,6 @@ int64_t read_field(const std::string& path, const std::string& name) {
   return 0;
 }
 
-double quota_v2(const std::string& directory) {
-  std::ifstream file(directory + "/cpu.max");
-  std::string quota;
-  double period = 0;
-  if (!(file >> quota >> period) || quota == "max" || period <= 0) return 0;
-  return std::stod(quota) / period;
-}
-
-double quota_v1(const std::string& directory) {
-  const int64_t quota = read_number(directory + "/cpu.cfs_quota_us");
-  const int64_t period = read_number(directory + "/cpu.cfs_period_us");
-  return quota > 0 && period > 0 ? static_cast<double>(quota) / static_cast<double>(period) : 0;
-}
-
 int64_t left_v2(const std::string& directory) {
   const int64_t limit = read_number(directory + "/memory.max");  // -1 for "max" or no file
   const int64_t usage = read_number(directory + "/memory.current");
@@ -110,21 +96,6 @@ int64_t machine_available() {
 }
 
 }  // namespace
-
-double cgroup_cpu_quota() {
-  double result = 0;
-  const auto lower = [&result](double quota) {
-    if (quota > 0) result = result > 0 ? std::min(result, quota) : quota;
-  };
-  for (const Hierarchy& group : read_hierarchies()) {
-    if (group.controllers.empty()) {
-      for (const std::string& directory : group_directories("/sys/fs/cgroup", group.path)) lower(quota_v2(directory));
-    } else if (lists_controller(group.controllers, "cpu")) {
-      for (const std::string& directory : group_directories("/sys/fs/cgroup/cpu", group.path)) lower(quota_v1(directory));
-    }
-  }
-  return result;
-}
 
 int64_t available_memory_bytes() {
   int64_t result = machine_available();

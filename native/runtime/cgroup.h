@@ -1,11 +1,8 @@
-// What this process's control groups (v1 or v2, every ancestor) allow it.
+// What this process's control groups (v1 or v2, every ancestor) leave it of the machine's memory.
 #pragma once
 #include <cstdint>
 
 namespace gm {
-
-// Cores of CPU time per second, or 0 if there is no quota.
-double cgroup_cpu_quota();
 
 // Bytes that can still be allocated without swapping or being killed: the smaller of the machine's MemAvailable
 // and what each memory group has left (its limit - its usage + its reclaimable file cache).

@@ -1,15 +1,9 @@
 #include "cpu_info.h"
 
-#include <sched.h>
-
 #include <algorithm>
-#include <cmath>
 #include <fstream>
-#include <set>
-#include <sstream>
 
 #include "../kernels/kernels.h"
-#include "cgroup.h"
 
 namespace gm {
 namespace {
@@ -49,7 +43,9 @@ std::vector<std::string> needed_features(const std::string& tier) {
   return needed;
 }
 
-std::string read_model() {
+}  // namespace
+
+std::string cpu_model() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {
     const size_t colon = line.find(": ");
@@ -60,42 +56,6 @@ std::string read_model() {
 #else
   return "x86-64";
 #endif
-}
-
-std::string read_line(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
-// Hardware threads of one core count once: two of them do not make a memory-bound loop faster.
-int physical_cores_in_affinity() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  std::set<std::string> cores;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (!CPU_ISSET(cpu, &set)) continue;
-    const std::string siblings =
-        read_line("/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/thread_siblings_list");
-    cores.insert(siblings.empty() ? std::to_string(cpu) : siblings);
-  }
-  return std::max<int>(1, static_cast<int>(cores.size()));
-}
-
-}  // namespace
-
-CpuInfo read_cpu_info() {
-  CpuInfo info;
-  info.model = read_model();
-  for (const Feature& feature : all_features()) {
-    if (feature.is_present) info.features.push_back(feature.name);
-  }
-  const double quota = cgroup_cpu_quota();
-  info.usable_cores = physical_cores_in_affinity();
-  if (quota > 0) info.usable_cores = std::clamp(static_cast<int>(std::floor(quota)), 1, info.usable_cores);
-  return info;
 }
 
 std::vector<std::string> compiled_tiers() {

@@ -1,17 +1,12 @@
-// What this machine's processor can do, and how much of it this process may use.
+// What this machine's processor is, and which kernel tiers it runs.
 #pragma once
 #include <string>
 #include <vector>
 
 namespace gm {
 
-struct CpuInfo {
-  std::string model;                  // "AMD EPYC", or the architecture's name if the kernel does not say
-  std::vector<std::string> features;  // of those that any tier asks for, the ones this CPU and kernel have
-  int usable_cores;                   // physical cores within affinity and cgroup quota; at least 1
-};
-
-CpuInfo read_cpu_info();
+// "AMD EPYC ...", or the architecture's name if the kernel does not say.
+std::string cpu_model();
 
 // Tiers that are compiled in, slowest first.
 std::vector<std::string> compiled_tiers();

@@ -63,18 +63,18 @@ void put_halves(const uint16_t* values, int num_groups, int channel, uint8_t* at
   for (int g = 0; g < num_groups; ++g) std::memcpy(at + 2 * (tile_channels * g + channel), values + g, 2);
 }
 
-void put_row(Format format, const uint8_t* codes, const uint16_t* scales, const uint16_t* mins, int64_t k, int channel,
-             uint8_t* tile) {
+void put_row(Format format, const GroupedRow& row, int64_t k, int channel, uint8_t* tile) {
   const int num_groups = block_k / group_size(format);
   const int64_t bytes = block_bytes(format), offset = codes_offset(format) + channel / 16 * 64 + channel % 16 * 4;
   for (int64_t b = 0; b < k / block_k; ++b) {
     uint8_t* block = tile + b * bytes;
-    put_halves(scales + b * num_groups, num_groups, channel, block);
-    if (has_min(format)) put_halves(mins + b * num_groups, num_groups, channel, block + num_groups * tile_channels * 2);
+    put_halves(row.scales.data() + b * num_groups, num_groups, channel, block);
+    if (has_min(format))
+      put_halves(row.mins.data() + b * num_groups, num_groups, channel, block + num_groups * tile_channels * 2);
     if (code_bits(format) == 4) {
-      put_codes_q4(codes + b * block_k, block + offset);
+      put_codes_q4(row.codes.data() + b * block_k, block + offset);
     } else {
-      put_codes_q8(codes + b * block_k, block + offset);
+      put_codes_q8(row.codes.data() + b * block_k, block + offset);
     }
   }
 }
@@ -93,25 +93,15 @@ void put_floats(const uint8_t* const* rows, int count, int64_t k, uint8_t* tile)
   }
 }
 
-// Calls put(first row, number of rows, tile) for each tile; one that is partly padding is zeroed first.
-template <class Put>
-void for_each_tile(int64_t n, int64_t tile_bytes, uint8_t* packed, int64_t tile_begin, int64_t tile_end, const Put& put) {
-  for (int64_t t = tile_begin; t < tile_end; ++t) {
-    uint8_t* tile = packed + t * tile_bytes;
-    const int count = static_cast<int>(std::min<int64_t>(n - t * tile_channels, tile_channels));
-    if (count < tile_channels) std::memset(tile, 0, static_cast<size_t>(tile_bytes));
-    put(t * tile_channels, count, tile);
-  }
-}
-
-// `rows`: where the rows of one tile begin.
+// `rows`: where the rows of one tile begin; a tile that is partly padding is zeroed first.
 void pack_tile(BlockType type, const uint8_t* const* rows, int count, int64_t k, uint8_t* tile, GroupedRow& scratch) {
   const Format format = packed_format(type);
+  if (count < tile_channels) std::memset(tile, 0, static_cast<size_t>(packed_bytes(format, 1, k)));
   if (format == Format::f32) return put_floats<float>(rows, count, k, tile);
   if (!is_quantized(format)) return put_floats<uint16_t>(rows, count, k, tile);
   for (int channel = 0; channel < count; ++channel) {
     decode_row(type, rows[channel], k, scratch);
-    put_row(format, scratch.codes.data(), scratch.scales.data(), scratch.mins.data(), k, channel, tile);
+    put_row(format, scratch, k, channel, tile);
   }
 }
 
@@ -135,27 +125,17 @@ int64_t pack_published(const PublishedMatrix& matrix, uint8_t* packed, int64_t t
   const int64_t source_bytes = row_bytes(matrix.type, matrix.k);
   const int64_t tile_bytes = packed_bytes(packed_format(matrix.type), 1, matrix.k);
   GroupedRow scratch;
-  for_each_tile(matrix.n, tile_bytes, packed, tile_begin, tile_end, [&](int64_t first, int count, uint8_t* tile) {
+  for (int64_t t = tile_begin; t < tile_end; ++t) {
+    const int64_t first = t * tile_channels;
+    const int count = static_cast<int>(std::min<int64_t>(matrix.n - first, tile_channels));
     const uint8_t* rows[tile_channels];
     for (int channel = 0; channel < count; ++channel) {
       const int64_t row = matrix.row_ids ? matrix.row_ids[first + channel] : first + channel;
       rows[channel] = matrix.data + row * source_bytes;
     }
-    pack_tile(matrix.type, rows, count, matrix.k, tile, scratch);
-  });
+    pack_tile(matrix.type, rows, count, matrix.k, packed + t * tile_bytes, scratch);
+  }
   return scratch.num_inexact;
-}
-
-void pack_codes(const CodesMatrix& matrix, uint8_t* packed, int64_t tile_begin, int64_t tile_end) {
-  const int64_t k = matrix.k, groups = k / group_size(matrix.format);
-  const int64_t tile_bytes = packed_bytes(matrix.format, 1, k);
-  for_each_tile(matrix.n, tile_bytes, packed, tile_begin, tile_end, [&](int64_t first, int count, uint8_t* tile) {
-    for (int channel = 0; channel < count; ++channel) {
-      const int64_t n = first + channel;
-      const uint16_t* mins = matrix.mins ? matrix.mins + n * groups : nullptr;
-      put_row(matrix.format, matrix.codes + n * k, matrix.scales + n * groups, mins, k, channel, tile);
-    }
-  });
 }
 
 }  // namespace gm

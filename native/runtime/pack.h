@@ -43,15 +43,4 @@ struct PublishedMatrix {
 // subnormal and not exact, or that overflow): 0 means that every group keeps the bound of its format.
 int64_t pack_published(const PublishedMatrix& matrix, uint8_t* packed, int64_t tile_begin, int64_t tile_end);
 
-// GroupedCodes of quant/formats.py.
-struct CodesMatrix {
-  Format format;           // a quantized one
-  const uint8_t* codes;    // [n, k]
-  const uint16_t* scales;  // [n, k / group], fp16
-  const uint16_t* mins;    // [n, k / group], fp16, or null
-  int64_t n, k;
-};
-
-void pack_codes(const CodesMatrix& matrix, uint8_t* packed, int64_t tile_begin, int64_t tile_end);
-
 }  // namespace gm

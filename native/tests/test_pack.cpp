@@ -162,30 +162,6 @@ void check_inexact_scales() {
   check(pack_published({BlockType::q6_k, block.data(), nullptr, 1, 256}, packed.data, 0, 1) == 16, "an overflow is counted");
 }
 
-void check_codes() {
-  Random random(9);
-  const int64_t n = 40, k = 96;
-  std::vector<uint8_t> codes(n * k);
-  std::vector<uint16_t> scales(n * k / 16), mins(n * k / 16);
-  for (uint8_t& code : codes) code = random.next() & 15;
-  for (uint16_t& scale : scales) scale = static_cast<uint16_t>(0x2000 + random.next() % 0x400);
-  for (uint16_t& minimum : mins) minimum = static_cast<uint16_t>(0xa000 + random.next() % 0x400);
-  Aligned<uint8_t> packed(packed_bytes(Format::q4_g16_min, n, k));
-  pack_codes({Format::q4_g16_min, codes.data(), scales.data(), mins.data(), n, k}, packed.data, 0, 2);
-  std::vector<float> row(k);
-  bool is_equal = true;
-  for (int32_t id = 0; id < n; ++id) {
-    kernels_portable()->embed({Format::q4_g16_min, packed.data, n, k, &id, 2.0f, row.data(), 0, 1});
-    for (int64_t i = 0; i < k; ++i) {
-      const auto at = [&](const std::vector<uint16_t>& halves) {
-        return half_at(reinterpret_cast<const uint8_t*>(&halves[id * k / 16 + i / 16]));
-      };
-      is_equal &= row[i] == static_cast<float>(2.0 * (codes[id * k + i] * at(scales) + at(mins)));
-    }
-  }
-  check(is_equal, "grouped codes");
-}
-
 }  // namespace
 
 int main() {
@@ -193,6 +169,5 @@ int main() {
     if (is_block_type(number)) check_type(static_cast<BlockType>(number));
   }
   check_inexact_scales();
-  check_codes();
   return finish("pack", Digest{});
 }

@@ -12,10 +12,6 @@ Waits = tuple[bool, bool]  # a barrier before the op: in steps of many rows, in 
 Segment = tuple[int, Bytes, Bytes | None, int, Place]  # format, weight, bias, output channels, y
 
 def cpu_model() -> str: ...
-def cpu_features() -> list[str]: ...
-def usable_cores() -> int:
-    """Physical cores within the process's affinity and its control groups' quota."""
-
 def compiled_tiers() -> list[str]:
     """Kernel tiers of this build, slowest first."""
 
@@ -28,19 +24,12 @@ def available_memory_bytes() -> int:
 def aligned_empty(num_bytes: int) -> Bytes:
     """Zeroed memory on huge pages, 64-byte aligned; small arrays share pages."""
 
-def packed_format(type: int) -> int:
-    """The execution format that a published block type (GGUF's number) is packed into."""
-
-def packed_bytes(format: int, n: int, k: int) -> int: ...
 def pack(type: int, source: Bytes, n: int, k: int, packed: Bytes, row_ids: NDArray[np.int64] | None = None) -> int:
-    """Pack published rows into layout B32, in `packed` of exactly packed_bytes; the GIL is released.
+    """Pack published rows into layout B32, in `packed` of exactly Format.packed_bytes; the GIL is released.
 
     `row_ids` [n]: which source row is output channel i. Returns how many scales and minimums fp16 could not
     hold to its full precision. Raises: ValueError for sizes that do not fit together.
     """
-
-def pack_grouped(format: int, codes: Bytes, scales: NDArray[np.uint16], mins: NDArray[np.uint16] | None, packed: Bytes) -> None:
-    """Pack GroupedCodes (scales and minimums as the bits of fp16) into layout B32. Raises: ValueError."""
 
 def attention_partial_bytes(
     *, num_heads: int, head_dim: int, window: int, max_num_seqs: int, max_model_len: int, num_threads: int
