@@ -25,7 +25,7 @@ class EngineMetrics(Collector):
     Units are in the names; all names begin with `gristmill_`.
     """
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+    def __init__(self) -> None:
         self.requests = dict.fromkeys(OUTCOMES, 0)
         self.num_running = self.num_waiting = 0
         self.num_blocks = self.num_committed_blocks = self.num_referenced_blocks = self.num_cached_blocks = 0
@@ -40,7 +40,7 @@ class EngineMetrics(Collector):
         self.queue_time = _latency("queue_time", "From arrival to the first step.")
         self.step_time = Histogram("gristmill_step_seconds", "Device time of a step.", STEP_BOUNDS_S)
         self.batch_size = Histogram("gristmill_batch_sequences", "Sequences in a step.", SIZE_BOUNDS)
-        self.registry = registry or CollectorRegistry()
+        self.registry = CollectorRegistry()
         self.registry.register(self)
 
     def observe_step(self, num_sequences: int, device_ns: int) -> None:
