@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gristmill import _native
 from gristmill.core.sampling_params import SamplingParams
 from gristmill.llm import LLM, RequestOutput
 
@@ -18,6 +19,8 @@ LENGTHS = (1, 31, 32, 33, 257, 3000)
 GREEDY = SamplingParams(temperature=0.0, max_tokens=20, logprobs=3, ignore_eos=True)
 SEEDED = SamplingParams(temperature=0.9, top_p=0.95, top_k=50, seed=7, max_tokens=20, logprobs=3, ignore_eos=True)
 BLOCK = 32
+# Portable and avx2, as far as this machine runs them: on the best tier run all other tests.
+TIERS = [tier for tier in _native.compiled_tiers()[:2] if not _native.missing_features(tier)]
 
 Answer = tuple[str, tuple[int, ...], bytes]
 
@@ -113,7 +116,7 @@ def test_a_prefix_hit_at_every_block_border_changes_no_bit(llm: LLM, expected: l
         assert output.usage.cached_tokens == num_blocks * BLOCK
 
 
-@pytest.mark.parametrize("tier", ["portable", "avx2"])
+@pytest.mark.parametrize("tier", TIERS)
 def test_every_tier_is_deterministic_by_itself(tier: str, smollm2_path: Path) -> None:
     """Alone with chunks of 512 on one thread, and together with chunks of 16 on three."""
     prompts = PROMPTS[:5]
