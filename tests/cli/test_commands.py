@@ -65,8 +65,9 @@ def test_pull_prints_where_the_model_is_and_models_lists_it(smollm2_path: Path) 
         assert part in listed
 
 
-def test_inspect_shows_metadata_tensors_tokenizer_and_memory() -> None:
+def test_inspect_shows_path_metadata_tensors_tokenizer_and_memory(smollm2_path: Path) -> None:
     shown = _run("inspect", "smollm2-135m", "--context", "2048", "--tensors").stdout
+    assert shown.startswith(f"{smollm2_path}\n")
     for part in (
         "272 tensors",
         "49,152 tokens",
@@ -91,6 +92,12 @@ def test_help_of_every_command_needs_no_model() -> None:
         assert "--help" in result.stdout
 
 
+def test_help_shows_the_values_of_a_setting_that_has_a_few() -> None:
+    shown = _run("serve", "--help").stdout
+    assert "[auto|portable|avx2|avx512]" in shown
+    assert "[text|json]" in shown
+
+
 def test_chat_remembers_resets_saves_and_survives_ctrl_c(smollm2_path: Path, tmp_path: Path) -> None:
     saved = tmp_path / "chat.json"
     with Terminal("chat", str(smollm2_path), "--temperature", "0", "--max-tokens", "400", "--max-model-len", "2048") as terminal:
@@ -105,6 +112,9 @@ def test_chat_remembers_resets_saves_and_survives_ctrl_c(smollm2_path: Path, tmp
         terminal.wait_for("> ")
         terminal.type("Say hi.")
         terminal.wait_for("first token after")
+        terminal.wait_for("> ")
+        terminal.type("/save")
+        terminal.wait_for("(not saved: no file is named")
         terminal.wait_for("> ")
         terminal.type(f"/save {saved}")
         terminal.wait_for("(saved to")

@@ -72,6 +72,16 @@ def test_it_prints_what_it_resolved_and_how_to_call_it(server: ServeProcess) -> 
         assert part in text
 
 
+def test_with_keys_what_it_prints_has_the_place_for_one(smollm2_path: Path, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("secret\n")
+    with ServeProcess(str(smollm2_path), "--api-key-file", str(keys), "--max-model-len", "128") as server:
+        text = "\n".join(server.lines)
+    assert "-H 'Authorization: Bearer KEY'" in text
+    assert 'api_key="KEY"' in text
+    assert "secret" not in text
+
+
 def test_probes_and_models_answer(server: ServeProcess, client: openai.OpenAI) -> None:
     assert _get(f"{server.url}/health")
     assert _get(f"{server.url}/ready")

@@ -7,6 +7,7 @@ import statistics
 import time
 from typing import Any
 
+from gristmill.cli.fetch import fetch
 from gristmill.core.errors import SettingsError
 from gristmill.core.sampling_params import SamplingParams
 from gristmill.core.settings import EngineSettings
@@ -22,10 +23,11 @@ def measure_process(model: str, settings: EngineSettings, options: dict[str, Any
     """
     num_in, num_out = options["prompt_tokens"], options["output_tokens"]
     settings = settings.model_copy(update={"max_num_seqs": max(settings.max_num_seqs, *options["batch"]), "prefix_cache": False})
+    fetch(model)
     with LLM(model, **settings.model_dump()) as llm:
         _check_fits(max(num_in + num_out, *(p + 1 for p in options["prefill"])), llm.max_model_len)
         bench = _Bench(llm, options["repetitions"])
-        figures: dict[str, Any] = {"model": model, "kernels": llm.fingerprint, "threads": llm.num_threads}
+        figures: dict[str, Any] = {"model": model, "fingerprint": llm.fingerprint, "threads": llm.num_threads}
         for length in options["prefill"]:
             figures[f"prefill {length}, tok/s"] = bench.prefill(length)
         figures["decode, tok/s"] = bench.decode(32, num_out)

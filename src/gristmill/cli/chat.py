@@ -112,6 +112,9 @@ class Conversation:
         return [*head, *self._messages]
 
     def _save(self, name: str) -> None:
+        if not name:
+            print("(not saved: no file is named; write /save FILE)", file=sys.stderr)
+            return
         try:
             Path(name).write_text(json.dumps(self._with_system(), ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
         except OSError as error:

@@ -10,13 +10,13 @@ from rich.table import Table
 
 from gristmill.backends.base import BLOCK_SIZE_TOKENS
 from gristmill.backends.cpu.backend import CpuBackend
+from gristmill.cli.fetch import fetch
 from gristmill.core.units import format_bytes
 from gristmill.graph.recorder import record
 from gristmill.models.registry import load_architecture
 from gristmill.text.tokenizer import Tokenizer
 from gristmill.weights.checkpoint import Checkpoint, open_checkpoint
 from gristmill.weights.load import packed_bytes
-from gristmill.weights.references import resolve
 
 MAX_SHOWN = 120
 
@@ -27,7 +27,7 @@ MAX_SHOWN = 120
 @click.option("--tensors", is_flag=True, help="List every tensor.")
 def command(model: str, context: int | None, tensors: bool) -> None:
     """Show what MODEL (a file, a folder or a reference) holds. Nothing of it is run."""
-    checkpoint = open_checkpoint(resolve(model))
+    checkpoint = open_checkpoint(fetch(model))
     console = Console(highlight=False)
     _show_configuration(console, checkpoint)
     _show_tensors(console, checkpoint, every=tensors)
@@ -36,7 +36,8 @@ def command(model: str, context: int | None, tensors: bool) -> None:
 
 
 def _show_configuration(console: Console, checkpoint: Checkpoint) -> None:
-    table = Table("configuration", "value", title=str(checkpoint.path))
+    print(checkpoint.path)  # not a table's title: that would be broken to the width of the table
+    table = Table("configuration", "value")
     for source in (checkpoint.config, checkpoint.generation_config):
         for key, value in source.items():
             text = str(value)

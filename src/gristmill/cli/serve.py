@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from gristmill.cli.fetch import fetch
 from gristmill.cli.flags import read_settings, settings_flags
 from gristmill.core.settings import ServeSettings
 
@@ -24,23 +25,25 @@ def command(model: str, **flags: Any) -> None:
     from gristmill.server.run import serve
 
     def announce(url: str, lines: list[str]) -> None:
-        print("\n".join([*lines, *_how_to_call(url, settings.name or model)]), flush=True)
+        key = "none" if settings.api_key_file is None else "KEY"
+        print("\n".join([*lines, *_how_to_call(url, settings.name or model, key)]), flush=True)
         print(f"ready after {time.monotonic() - started:.1f} s", flush=True)
 
-    sys.exit(serve(model, settings, announce))
+    sys.exit(serve(model, settings, fetch, announce))
 
 
-def _how_to_call(url: str, name: str) -> list[str]:
+def _how_to_call(url: str, name: str, key: str) -> list[str]:
+    key_header = "" if key == "none" else f"-H 'Authorization: Bearer {key}' "
     body = f'{{"model": "{name}", "messages": [{{"role": "user", "content": "Why is the sky blue?"}}]}}'
     return [
         "",
         f"serving {name} on {url}",
         "",
-        f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\",
+        f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' {key_header}\\",
         f"    -d '{body}'",
         "",
         "  from openai import OpenAI",
-        f'  client = OpenAI(base_url="{url}/v1", api_key="none")',
+        f'  client = OpenAI(base_url="{url}/v1", api_key="{key}")',
         '  messages = [{"role": "user", "content": "Why is the sky blue?"}]',
         f'  answer = client.chat.completions.create(model="{name}", messages=messages)',
         "  print(answer.choices[0].message.content)",

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, TextIO
 
+from gristmill.cli.fetch import fetch
 from gristmill.core.errors import GristmillError
 from gristmill.core.request import Usage
 from gristmill.core.settings import EngineSettings
@@ -37,6 +38,7 @@ class Session:
     """A loaded model with the sampling options that the command line gave."""
 
     def __init__(self, model: str, settings: EngineSettings, sampling: dict[str, Any]) -> None:
+        fetch(model)
         self._llm = LLM(model, **settings.model_dump())
         try:
             self._params = self._llm.default_params(**{"max_tokens": None, **sampling})

@@ -15,20 +15,22 @@ from gristmill.server.uvicorn_server import Server
 from gristmill.service.generate import Service
 
 MAX_PREPARING = 1024  # requests with long texts that may wait to be rendered and encoded
+Fetch = Callable[[str], object]
 Announce = Callable[[str, list[str]], None]
 
 
-def serve(model: str, settings: ServeSettings, announce: Announce) -> int:
+def serve(model: str, settings: ServeSettings, fetch: Fetch, announce: Announce) -> int:
     """Load `model` and serve it until a signal; return the exit code: 0, or 1 if the engine died.
 
-    `announce` gets the URL and what was resolved, once the server is ready. The port is taken before the model
-    is loaded, so that a busy one is known at once.
+    `fetch` brings the model here and tells the operator so; `announce` gets the URL and what was resolved, once the
+    server is ready. The port is taken before the model is fetched, so that a busy one is known at once.
     Raises: the operator errors of `core.errors`.
     """
     own = server_settings(settings)
     configure_logging(own.log_format)
     listener = listen(own.host, own.port)
     with contextlib.closing(listener):
+        fetch(model)
         metrics = EngineMetrics()
         deployment = load_deployment(model, settings, name=settings.name, metrics=metrics)
         service = Service({deployment.name: deployment}, max_preparing=MAX_PREPARING)
