@@ -40,6 +40,14 @@ def test_an_unknown_key_names_the_nearest_known_one(tmp_path: Path) -> None:
         resolve_settings(EngineSettings, {"max_num_seq": 3}, {})
 
 
+def test_a_key_of_the_server_is_told_apart_from_an_unknown_one(tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text("log_format = 'json'\n")
+    with pytest.raises(SettingsError, match="log_format") as refused:
+        resolve_settings(EngineSettings, {}, {}, file)
+    assert "gristmill serve" in refused.value.mend
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [

@@ -130,7 +130,7 @@ def resolve_settings(kind: type[S], flags: Mapping[str, Any], environment: Mappi
         first = error.errors()[0]
         key = str(first["loc"][0]) if first["loc"] else "settings"
         raise SettingsError(
-            f"{key} is {merged.get(key)!r}: {first['msg']}.",
+            f"{key} is {merged.get(key)!r}: {first['msg'].removeprefix('Value error, ')}.",
             f"give --{key.replace('_', '-')} a value within its range: {_help_of(kind, key)}",
         ) from error
 
@@ -149,7 +149,7 @@ def _from_file(kind: type[EngineSettings], file: Path) -> dict[str, Any]:
         ) from error
     values = {key.replace("-", "_"): value for key, value in values.items()}
     for key in values:
-        _check_known(kind, key, f"the settings file {file} has the key {key!r}, which is unknown.")
+        _check_known(kind, key, f"the settings file {file} has the key {key!r}, which is unknown here.")
     return values
 
 
@@ -160,5 +160,7 @@ def _from_environment(kind: type[EngineSettings], environment: Mapping[str, str]
 
 def _check_known(kind: type[EngineSettings], key: str, message: str) -> None:
     if key not in kind.model_fields:
+        if key in ServeSettings.model_fields:
+            raise SettingsError(message, "it is a setting of `gristmill serve` only: take it out here.")
         nearest = difflib.get_close_matches(key, kind.model_fields, n=1, cutoff=0.0)
         raise SettingsError(message, f"did you mean {nearest[0]!r}?")

@@ -26,7 +26,8 @@ def make_sequence(request: Request, limits: EngineLimits, index: PrefixIndex, no
         raise PromptTooLong(
             f"the prompt has {len(prompt):,} tokens; this deployment accepts {limits.max_sequence_len - 1:,} and one for the "
             f"answer ({limits.max_sequence_len:,} in all).",
-            "shorten it, send truncate_prompt_tokens, or restart with a larger --max-model-len or --kv-memory.",
+            "shorten it, send truncate_prompt_tokens, or restart with a larger --max-model-len or --kv-memory, "
+            "if the model was made for more.",
             param="prompt",
         )
     max_tokens = room if request.params.max_tokens is None else min(request.params.max_tokens, room)

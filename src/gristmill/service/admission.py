@@ -99,7 +99,7 @@ def too_long(has: str, call: GenerateCall, deployment: Deployment) -> PromptTooL
     return PromptTooLong(
         f"the prompt has {has}; this deployment accepts {deployment.max_model_len - 1:,} and one for the answer "
         f"({deployment.max_model_len:,} in all).",
-        "shorten it, send truncate_prompt_tokens, or restart with a larger --max-model-len.",
+        "shorten it, send truncate_prompt_tokens, or restart with a larger --max-model-len, if the model was made for more.",
         param="prompt" if call.messages is None else "messages",
     )
 
