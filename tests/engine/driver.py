@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from tests.engine.fake_executable import FakeExecutable
+import numpy as np
+from tests.engine.fake_executable import FakeExecutable, alone
 
 from gristmill.backends.base import BLOCK_SIZE_TOKENS
 from gristmill.core.clock import FakeClock
@@ -36,6 +37,10 @@ def make_request(request_id: str, prompt: list[int], **fields: Any) -> Request:
     own = {name: fields.pop(name) for name in list(fields) if name in Request.__dataclass_fields__}
     params = SamplingParams(**{"temperature": 0.0, "seed": 0, "max_tokens": 8, **fields})
     return Request(request_id, prompt, params, **own)
+
+
+def random_prompt(length: int, seed: int = 0) -> list[int]:
+    return np.random.default_rng(seed).integers(1, 90, length).tolist()
 
 
 class Driver:
@@ -121,3 +126,9 @@ class Driver:
         assert self.loop.scheduler.waiting.num_new_tokens == 0
         assert all(event.finish_reason is not None for event in self.last.values())
         assert self.last.keys() == self.sequences.keys()
+
+
+def assert_alone(driver: Driver, *requests: Request) -> None:
+    """Every request got the tokens that it gets when nothing runs beside it."""
+    for request in requests:
+        assert driver.tokens[request.id] == alone(request, driver.limits.max_sequence_len), request.id
