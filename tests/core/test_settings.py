@@ -70,7 +70,3 @@ def test_a_broken_settings_file_says_so(tmp_path: Path) -> None:
     file.write_text("= nonsense")
     with pytest.raises(SettingsError, match=r"settings\.toml"):
         resolve_settings(EngineSettings, {}, {}, file)
-
-
-def test_every_setting_has_a_description() -> None:
-    assert all(field.description for field in ServeSettings.model_fields.values())

@@ -1,10 +1,12 @@
-"""Bytes and token counts, as people write and read them."""
+"""Bytes, as people write and read them; nanoseconds, as we count time."""
 
 from __future__ import annotations
 
 import re
 
 from gristmill.core.errors import SettingsError
+
+NS_PER_S = 1e9
 
 _BYTE_UNITS = {"": 1, "b": 1, "k": 10**3, "kb": 10**3, "kib": 2**10, "m": 10**6, "mb": 10**6, "mib": 2**20}
 _BYTE_UNITS |= {"g": 10**9, "gb": 10**9, "gib": 2**30, "t": 10**12, "tb": 10**12, "tib": 2**40}

@@ -11,6 +11,7 @@ from gristmill.backends.base import BLOCK_SIZE_TOKENS, StepOutput
 from gristmill.core.clock import Clock
 from gristmill.core.errors import RequestFailed
 from gristmill.core.request import FinishReason, TokenEvent, TokenLogprobs
+from gristmill.core.units import NS_PER_S
 from gristmill.engine.growth import Growth
 from gristmill.engine.limits import EngineLimits
 from gristmill.engine.pace import Pace
@@ -21,8 +22,6 @@ from gristmill.engine.waiting import WaitingQueue
 from gristmill.kv.block_pool import BlockPool
 from gristmill.kv.prefix_index import PrefixIndex
 from gristmill.metrics.engine_metrics import EngineMetrics
-
-NS_PER_S = 1e9
 
 
 class Scheduler:
