@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -80,6 +81,18 @@ def test_with_keys_what_it_prints_has_the_place_for_one(smollm2_path: Path, tmp_
     assert "-H 'Authorization: Bearer KEY'" in text
     assert 'api_key="KEY"' in text
     assert "secret" not in text
+
+
+def test_for_a_model_without_a_template_it_prints_how_to_complete(gemma3_path: Path) -> None:
+    with ServeProcess(str(gemma3_path), "--max-model-len", "128", "--max-num-seqs", "4") as server:
+        text = "\n".join(server.lines)
+        printed = re.search(r"curl (\S+) .*\\\n.*'(\{.*\})'", text)
+        assert printed is not None
+        url, body = printed.groups()
+        with urllib.request.urlopen(urllib.request.Request(url, body.encode(), {"content-type": "application/json"})) as reply:
+            answer = json.load(reply)
+    assert answer["choices"][0]["text"]
+    assert "client.completions.create" in text
 
 
 def test_probes_and_models_answer(server: ServeProcess, client: openai.OpenAI) -> None:

@@ -52,8 +52,15 @@ def _started_bar() -> Progress:
     # Imported here: a model that is here already must not wait for it.
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+    from rich.table import Column
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    bar = Progress(*columns, console=Console(stderr=True))
+    name = Column(no_wrap=True, overflow="ellipsis", ratio=1)
+    columns = (
+        TextColumn("{task.description}", table_column=name),
+        BarColumn(20),
+        DownloadColumn(table_column=Column(no_wrap=True)),
+        TransferSpeedColumn(table_column=Column(no_wrap=True)),
+    )
+    bar = Progress(*columns, console=Console(stderr=True), expand=True)
     bar.start()
     return bar

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from gristmill.core.settings import ServeSettings
 from gristmill.metrics.engine_metrics import EngineMetrics
-from gristmill.repository.deployment import load_deployment
+from gristmill.repository.deployment import Deployment, load_deployment
 from gristmill.server.listener import listen, url_of
 from gristmill.server.log import configure_logging
 from gristmill.server.settings import server_settings
@@ -16,13 +16,13 @@ from gristmill.service.generate import Service
 
 MAX_PREPARING = 1024  # requests with long texts that may wait to be rendered and encoded
 Fetch = Callable[[str], object]
-Announce = Callable[[str, list[str]], None]
+Announce = Callable[[str, Deployment], None]
 
 
 def serve(model: str, settings: ServeSettings, fetch: Fetch, announce: Announce) -> int:
     """Load `model` and serve it until a signal; return the exit code: 0, or 1 if the engine died.
 
-    `fetch` brings the model here and tells the operator so; `announce` gets the URL and what was resolved, once the
+    `fetch` brings the model here and tells the operator so; `announce` gets the URL and the deployment, once the
     server is ready. The port is taken before the model is fetched, so that a busy one is known at once.
     Raises: the operator errors of `core.errors`.
     """
@@ -35,9 +35,7 @@ def serve(model: str, settings: ServeSettings, fetch: Fetch, announce: Announce)
         deployment = load_deployment(model, settings, name=settings.name, metrics=metrics)
         service = Service({deployment.name: deployment}, max_preparing=MAX_PREPARING)
         try:
-            server = Server(
-                service, own, metrics.exposition, lambda: announce(url_of(own.host, listener), deployment.resolved.lines())
-            )
+            server = Server(service, own, metrics.exposition, lambda: announce(url_of(own.host, listener), deployment))
             return server.run_until_stopped(listener)
         finally:
             service.close()
