@@ -17,12 +17,14 @@ help:  ## list the commands
 $(VENV)/.installed: $(NATIVE_SOURCES)
 	@tools/check_system.sh $(PYTHON)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV) and building: a minute or two, now and when native/ has changed"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	@touch $@
 
 $(VENV)/.installed-test: $(NATIVE_SOURCES)
 	@tools/check_system.sh $(PYTHON)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV) and building: a minute or two, now and when native/ has changed"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,dev]'
 	@touch $(VENV)/.installed $@
 
