@@ -99,7 +99,9 @@ class Driver:
         for event in events:
             assert event.request_id not in self.last or self.reason(event.request_id) is None, "an event after the last"
             self.tokens[event.request_id].extend(event.token_ids)
-            assert event.usage.completion_tokens == len(self.tokens[event.request_id])
+            if event.usage is not None:
+                assert event.usage.completion_tokens == len(self.tokens[event.request_id])
+            assert event.usage is not None or event.finish_reason is None
             self.last[event.request_id] = event
 
     def check(self) -> None:

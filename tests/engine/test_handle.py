@@ -189,6 +189,7 @@ def test_an_abort_takes_effect_at_the_next_step(make: Maker) -> None:
     fixture.listener.release()
     event = fixture.listener.wait_for_end("gone")
     assert event.finish_reason is FinishReason.ABORT
+    assert event.usage is not None
     assert event.usage.completion_tokens == len(fixture.listener.tokens("gone")) == 1
     assert len(fixture.executable.steps) == 1
     assert fixture.engine.stats().num_referenced_blocks == 0

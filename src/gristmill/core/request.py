@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from gristmill.core.errors import GristmillError
 from gristmill.core.sampling_params import SamplingParams
@@ -63,14 +64,13 @@ class Usage:
     preemptions: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TokenEvent:
-    """What one step produced for one sequence."""
+class TokenEvent(NamedTuple):
+    """What one step produced for one sequence. A tuple, since there is one for every token."""
 
     request_id: str
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprobs, ...] = ()  # parallel to token_ids, if asked
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None  # the end or stop token that ended it (it is the last of token_ids)
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage | None = None  # at the end; with stop strings always, since the text may end at any token
     error: GristmillError | None = None

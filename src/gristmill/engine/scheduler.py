@@ -241,11 +241,12 @@ class Scheduler:
         now_ns = self._clock.now_ns()
         self._advance(schedule)
         self._rows.advance(schedule, output.token_ids)
+        tokens, are_finite = output.token_ids.tolist(), output.is_finite.tolist()
+        previous_ns = self._last_update_ns
         num_steady = 0
         events = []
-        tokens, are_finite = output.token_ids.tolist(), output.is_finite.tolist()
         for row, sequence in enumerate(schedule.sampled()):
-            if 0 < sequence.last_token_ns == self._last_update_ns:
+            if 0 < sequence.last_token_ns == previous_ns:
                 num_steady += 1
             else:
                 self._observe_gap(sequence, now_ns)
@@ -287,11 +288,13 @@ class Scheduler:
 
     def _take_token(self, sequence: Sequence, token: int, output: StepOutput, row: int, now_ns: int) -> TokenEvent:
         sequence.append(token, now_ns)
-        logprobs = () if sequence.request.params.logprobs is None else logprobs_of(sequence, output, row)
+        request = sequence.request
+        logprobs = () if request.params.logprobs is None else logprobs_of(sequence, output, row)
         reason = sequence.finish_reason_after(token)
         if reason is not None:
             return self._end(sequence, (token,), reason, logprobs)
-        return TokenEvent(sequence.request.id, (token,), logprobs, None, None, sequence.usage(now_ns), None)
+        usage = sequence.usage(now_ns) if request.params.stop else None
+        return TokenEvent(request.id, (token,), logprobs, None, None, usage)
 
     def _observe_gap(self, sequence: Sequence, now_ns: int) -> None:
         if sequence.last_token_ns == 0:

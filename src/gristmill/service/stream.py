@@ -84,11 +84,13 @@ class ChoiceStream:
         return result.text, result.matched
 
     def _stopped(self, text: str, event: TokenEvent, count: int, matched: str) -> Delta:
+        assert event.usage is not None
         self.num_tokens += count
         usage = replace(event.usage, completion_tokens=self.num_tokens)
         return Delta(self.index, text, event.token_ids[:count], event.logprobs[:count], "stop", matched, usage)
 
     def _last(self, text: str, ids: tuple[int, ...], event: TokenEvent) -> Delta:
+        assert event.usage is not None
         stop_id = event.stop_token_id
         reason = stop_id if stop_id is not None and stop_id not in self.request.end_token_ids else None
         finish = "length" if event.finish_reason is FinishReason.LENGTH else "stop"
