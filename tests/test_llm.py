@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from gristmill import LLM, SamplingParams
-from gristmill.core.errors import InvalidRequest, SettingsError
+from gristmill.core.errors import InvalidRequest, ModelReferenceError, SettingsError
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12)
 
@@ -91,6 +96,52 @@ def test_a_bad_prompt_and_a_bad_setting_are_told(llm: LLM, smollm2_path: Path) -
         llm.stream()
     with pytest.raises(SettingsError, match="max_num_seqs"):
         LLM(str(smollm2_path), max_num_seqs=0)
+
+
+@pytest.mark.parametrize("prompts", [None, 3, b"abc", [None], [[1.5]], [[True]], [1, "a"]], ids=repr)
+def test_what_is_no_prompt_is_refused(llm: LLM, prompts: Any) -> None:
+    with pytest.raises(InvalidRequest, match="neither a text nor token ids"):
+        llm.generate(prompts, GREEDY)
+
+
+@pytest.mark.parametrize("messages", [None, "hi", [None], [3], {"role": "user", "content": "x"}], ids=repr)
+def test_what_is_no_conversation_is_refused(llm: LLM, messages: Any) -> None:
+    with pytest.raises(InvalidRequest, match="not a list of messages"):
+        llm.chat(messages, GREEDY)
+
+
+def test_arguments_of_wrong_types_are_told(llm: LLM) -> None:
+    with pytest.raises(InvalidRequest, match="SamplingParams"):
+        llm.generate("One", {"max_tokens": 2})  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest, match="cache_salt"):
+        llm.generate("One", GREEDY, cache_salt=5)  # type: ignore[arg-type]
+    with pytest.raises(ModelReferenceError, match="NoneType"):
+        LLM(None)  # type: ignore[arg-type]
+
+
+def test_token_ids_may_be_numpys(llm: LLM) -> None:
+    ids = llm.generate("The capital of France is", GREEDY, progress=False)[0].prompt_token_ids
+    answers = llm.generate(np.array(ids), GREEDY, progress=False)  # type: ignore[arg-type]
+    assert answers[0].outputs[0].text.startswith(" Paris")
+
+
+def test_a_model_may_be_a_path(smollm2_path: Path) -> None:
+    with LLM(smollm2_path, max_model_len=256) as llm:
+        assert llm.max_model_len == 256
+
+
+def test_a_program_that_does_not_close_it_ends_without_a_word(smollm2_path: Path) -> None:
+    program = f"from gristmill import LLM\nllm = LLM({str(smollm2_path)!r}, max_model_len=256)\nprint(llm.vocab_size)"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert (result.stdout, result.stderr) == ("49152\n", "")
+
+
+def test_a_model_that_nothing_refers_to_is_closed(smollm2_path: Path) -> None:
+    llm = LLM(smollm2_path, max_model_len=256)
+    thread = llm._thread
+    del llm
+    gc.collect()
+    assert not thread.is_alive()
 
 
 def test_closing_twice_is_harmless_and_a_closed_model_says_so(smollm2_path: Path) -> None:

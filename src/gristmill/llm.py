@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from numbers import Integral
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from gristmill.core.errors import InvalidRequest
+from gristmill.core.errors import InvalidRequest, ModelReferenceError
 from gristmill.core.request import TokenLogprobs, Usage
 from gristmill.core.sampling_params import SamplingParams
 from gristmill.core.settings import EngineSettings, resolve_settings
-from gristmill.repository.deployment import load_deployment
+from gristmill.repository.deployment import Deployment, load_deployment
 from gristmill.service.calls import GenerateCall
 from gristmill.service.generate import Service
 from gristmill.service.generation import Generation
@@ -72,8 +75,9 @@ class LLM:
     Raises: the operator errors of `core.errors`. Closing it frees everything; it is a context manager.
     """
 
-    def __init__(self, model: str, **settings: Any) -> None:
+    def __init__(self, model: str | os.PathLike[str], **settings: Any) -> None:
         resolved = resolve_settings(EngineSettings, settings, {})
+        model = _as_reference(model)
         self._deployment = load_deployment(model, resolved)
         # Twice what runs at once keeps the engine busy; more would only wait in its queue, which has a limit.
         self._room = asyncio.Semaphore(max(1, min(2 * resolved.max_num_seqs, resolved.max_waiting_requests)))
@@ -82,7 +86,8 @@ class LLM:
         self._thread.start()
         self._service = Service({model: self._deployment})
         self._ids = itertools.count()
-        self._is_closed = False
+        # Also when nothing refers to it any more, and at the program's end: not everyone closes it.
+        self._closer = weakref.finalize(self, _close, self._deployment, self._service, self._loop, self._thread)
 
     def generate(
         self,
@@ -96,6 +101,8 @@ class LLM:
 
         Prompts share prefix-cache blocks only with those of the same `cache_salt`.
         """
+        if not isinstance(cache_salt, str):
+            raise InvalidRequest(f"cache_salt is of type {type(cache_salt).__name__}.", "give a text.", param="cache_salt")
         fields = [{"prompt": _as_prompt(prompt), "cache_salt": cache_salt} for prompt in _as_list(prompts)]
         calls = [self._call(params or SamplingParams(), **field) for field in fields]
         return self._answer_all(calls, progress)
@@ -107,10 +114,10 @@ class LLM:
         **template_kwargs: Any,
     ) -> list[RequestOutput]:
         """Answer one conversation, or several."""
-        several = bool(messages) and not isinstance(messages[0], Mapping)
-        conversations = messages if several else [messages]
+        several = isinstance(messages, list | tuple) and bool(messages) and isinstance(messages[0], list | tuple)
+        conversations: Sequence[Any] = messages if several else [messages]
         params = params or SamplingParams(max_tokens=None)
-        calls = [self._call(params, messages=[dict(m) for m in c], template_kwargs=template_kwargs) for c in conversations]  # type: ignore[arg-type]
+        calls = [self._call(params, messages=_as_messages(c), template_kwargs=template_kwargs) for c in conversations]
         return self._answer_all(calls, None)
 
     def stream(
@@ -155,14 +162,7 @@ class LLM:
 
     def close(self) -> None:
         """Stop the engine and free the model; idempotent."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        self._deployment.close()
-        self._loop.call_soon_threadsafe(self._service.close)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self._closer()
 
     def __enter__(self) -> LLM:
         return self
@@ -171,6 +171,9 @@ class LLM:
         self.close()
 
     def _call(self, params: SamplingParams, **fields: Any) -> GenerateCall:
+        if not isinstance(params, SamplingParams):
+            kind = type(params).__name__
+            raise InvalidRequest(f"params is of type {kind}.", "give SamplingParams(...), or leave it out.", param="params")
         return GenerateCall(params=params, request_id=f"llm-{next(self._ids)}", **fields)
 
     def _stream_call(
@@ -179,13 +182,13 @@ class LLM:
         if params is not None and params.n > 1:
             raise InvalidRequest("a stream has one choice, and n is over 1.", "call generate() for several.", param="n")
         if messages is not None:
-            return self._call(params or SamplingParams(max_tokens=None), messages=[dict(m) for m in messages])
+            return self._call(params or SamplingParams(max_tokens=None), messages=_as_messages(messages))
         if prompt is None:
             raise InvalidRequest("stream() got neither a prompt nor messages.", "give one of the two.", param="prompt")
         return self._call(params or SamplingParams(), prompt=_as_prompt(prompt))
 
     def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        if self._is_closed:
+        if not self._closer.alive:
             work.close()
             raise InvalidRequest("this LLM is closed.", "make a new one.")
         return asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -240,6 +243,15 @@ class TextStream(Iterator[str]):
         self.close()
 
 
+def _close(deployment: Deployment, service: Service, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    deployment.close()
+    loop.call_soon_threadsafe(service.close)
+    loop.call_soon_threadsafe(loop.stop)
+    if threading.current_thread() is not thread:  # its last request may have held the last reference
+        thread.join()
+        loop.close()
+
+
 async def _collect(generation: Generation, call: GenerateCall, on_text: Callable[[str], None]) -> RequestOutput:
     outputs = [CompletionOutput(i, logprobs=[] if call.params.logprobs is not None else None) for i in range(call.params.n)]
     text = call.prompt if isinstance(call.prompt, str) else None
@@ -264,14 +276,42 @@ def _add_delta(answer: RequestOutput, delta: Delta) -> None:
         output.finish_reason, output.stop_reason = delta.finish_reason, delta.stop_reason
 
 
+def _as_reference(model: str | os.PathLike[str]) -> str:
+    try:
+        return os.fspath(model)
+    except TypeError as error:
+        kind = type(model).__name__
+        raise ModelReferenceError(
+            f"the model is of type {kind}, not a text or a path.", "name a file, a folder or an alias."
+        ) from error
+
+
+def _as_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    if not isinstance(messages, Sequence) or not all(isinstance(message, Mapping) for message in messages):
+        mend = "give a list like [{'role': 'user', 'content': 'Hello'}], or a list of such lists."
+        raise InvalidRequest("messages is not a list of messages.", mend, param="messages")
+    return [dict(message) for message in messages]
+
+
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    if isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int)):
-        return [prompts]  # type: ignore[list-item]
-    return list(prompts)  # type: ignore[arg-type]
+    if isinstance(prompts, str | bytes) or not isinstance(prompts, Iterable):
+        return [prompts]  # `_as_prompt` refuses what is none
+    listed: list[Any] = list(prompts)
+    return [listed] if listed and isinstance(listed[0], Integral) else listed
 
 
 def _as_prompt(prompt: Prompt) -> str | list[int]:
-    return prompt if isinstance(prompt, str) else list(prompt)
+    if isinstance(prompt, str):
+        return prompt
+    is_list = isinstance(prompt, Iterable) and not isinstance(prompt, bytes | Mapping)
+    ids: list[Any] = list(prompt) if is_list else [prompt]
+    if not is_list or not all(isinstance(one, Integral) and not isinstance(one, bool) for one in ids):
+        raise InvalidRequest(
+            f"a prompt of type {type(prompt).__name__} is neither a text nor token ids.",
+            "give texts, or lists of integers.",
+            param="prompt",
+        )
+    return [int(one) for one in ids]
 
 
 def _with_progress(futures: list[Future[RequestOutput]], wanted: bool | None) -> Iterator[Future[RequestOutput]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from numbers import Integral, Real
+from typing import Any
 
 from gristmill.core.errors import InvalidRequest
 
@@ -13,6 +15,11 @@ MAX_LOGIT_BIAS = 1024
 MAX_CHOICES = 128
 SEED_MAX = 2**64 - 1
 
+_NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+_INTEGERS = ("top_k", "min_tokens", "n")
+_INTEGERS_OR_NONE = ("seed", "max_tokens", "logprobs", "truncate_prompt_tokens")
+_BOOLEANS = ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens")
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
@@ -20,7 +27,7 @@ class SamplingParams:
 
     Applied in this order: logit_bias and min_tokens, repetition (prompt and output tokens), frequency and
     presence (output tokens), temperature, min_p, top_k, top_p; ties go to the lower token id.
-    Raises: InvalidRequest, naming the field, if a value is out of range.
+    Raises: InvalidRequest, naming the field, if a value has a wrong type or is out of range.
     """
 
     temperature: float = 1.0  # 0 = greedy
@@ -44,12 +51,34 @@ class SamplingParams:
     truncate_prompt_tokens: int | None = None  # keep the last k prompt tokens; -1 = as many as fit
 
     def __post_init__(self) -> None:
-        """Coerce sequences to tuples and check every range."""
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-        object.__setattr__(self, "stop", stop)
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        """Coerce sequences to tuples, NumPy's integers to Python's, and check every type and range."""
+        self._check_types()
         object.__setattr__(self, "top_k", max(self.top_k, 0) if self.top_k >= -1 else self.top_k)
         self._check_ranges()
+
+    def _check_types(self) -> None:
+        for name in _NUMBERS:
+            _number(name, getattr(self, name))
+        for name in _INTEGERS:
+            object.__setattr__(self, name, _integer(name, getattr(self, name)))
+        for name in _INTEGERS_OR_NONE:
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, _integer(name, getattr(self, name)))
+        for name in _BOOLEANS:
+            if not isinstance(getattr(self, name), bool):
+                raise _wrong_type(name, getattr(self, name), "True or False")
+        stop = (self.stop,) if isinstance(self.stop, str) else _items("stop", self.stop)
+        for text in stop:
+            if not isinstance(text, str):
+                raise _wrong_type("stop", text, "a string")
+        object.__setattr__(self, "stop", stop)
+        ids = (_integer("stop_token_ids", token_id) for token_id in _items("stop_token_ids", self.stop_token_ids))
+        object.__setattr__(self, "stop_token_ids", tuple(ids))
+        if not isinstance(self.logit_bias, Mapping):
+            raise _wrong_type("logit_bias", self.logit_bias, "a mapping from token ids to numbers")
+        if self.logit_bias:
+            biases = {_integer("logit_bias", key): _number("logit_bias", bias) for key, bias in self.logit_bias.items()}
+            object.__setattr__(self, "logit_bias", biases)
 
     def _check_ranges(self) -> None:
         _within("temperature", self.temperature, 0.0, 100.0)
@@ -75,6 +104,29 @@ class SamplingParams:
             raise InvalidRequest("a stop string is empty.", "remove it, or give at least one character.", param="stop")
         for token_id, bias in self.logit_bias.items():
             _within(f"logit_bias[{token_id}]", bias, -100.0, 100.0, param="logit_bias")
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise _wrong_type(name, value, "a number")
+    return value  # type: ignore[return-value]
+
+
+def _integer(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise _wrong_type(name, value, "an integer")
+    return int(value)
+
+
+def _items(name: str, value: Any) -> tuple[Any, ...]:
+    if isinstance(value, bytes) or not isinstance(value, Iterable):
+        raise _wrong_type(name, value, "a list")
+    return tuple(value)
+
+
+def _wrong_type(name: str, value: Any, wanted: str) -> InvalidRequest:
+    kind = type(value).__name__
+    return InvalidRequest(f"{name} has a value of type {kind}, not {wanted}.", f"give {wanted}, or leave it out.", param=name)
 
 
 def _within(name: str, value: float, low: float, high: float, *, low_open: bool = False, param: str | None = None) -> None:
