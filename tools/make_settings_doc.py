@@ -61,9 +61,11 @@ def _values(field: FieldInfo) -> str:
         return "a list in a file, commas in the environment"
     choices = [value for part in (field.annotation, *get_args(field.annotation)) for value in get_args(part)]
     texts = dict.fromkeys(value for value in [*get_args(field.annotation), *choices] if isinstance(value, str))
-    bounds = [f"{sign} {getattr(rule, name)}" for rule in field.metadata for name, sign in _SIGNS.items() if hasattr(rule, name)]
-    if int in get_args(field.annotation):
-        bounds = ["≥ 1"]  # the validators of `auto` fields say so
+    inner = [
+        one for part in get_args(field.annotation) for one in get_args(part) if isinstance(one, FieldInfo)
+    ]  # of `auto` fields
+    rules = [rule for one in (field, *inner) for rule in one.metadata]
+    bounds = [f"{sign} {getattr(rule, name)}" for rule in rules for name, sign in _SIGNS.items() if hasattr(rule, name)]
     return ", ".join([*bounds, *texts]) or "text"
 
 

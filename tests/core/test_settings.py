@@ -56,6 +56,15 @@ def test_a_key_of_the_server_is_told_apart_from_an_unknown_one(tmp_path: Path) -
         ("memory_utilization", 1.5),
         ("kv_memory", "12 parsecs"),
         ("threads", 0),
+        ("threads", 1025),
+        ("threads", 2**70),
+        ("threads", True),
+        ("kv_memory", 0),
+        ("max_num_seqs", True),
+        ("max_model_len", 1),
+        ("target_step_ms", "inf"),
+        ("target_step_ms", 1e300),
+        ("memory_utilization", "nan"),
         ("cpu_isa", "mmx"),
         ("max_model_len", -1),
     ],
@@ -63,6 +72,12 @@ def test_a_key_of_the_server_is_told_apart_from_an_unknown_one(tmp_path: Path) -
 def test_a_wrong_value_is_refused_with_its_name(key: str, value: object) -> None:
     with pytest.raises(SettingsError, match=key):
         resolve_settings(EngineSettings, {key: value}, {})
+
+
+@pytest.mark.parametrize(("key", "value"), [("drain_timeout_s", "inf"), ("drain_timeout_s", 1e300), ("sse_comment_s", 1e-9)])
+def test_a_time_that_no_clock_can_wait_for_is_refused(key: str, value: object) -> None:
+    with pytest.raises(SettingsError, match=key):
+        resolve_settings(ServeSettings, {key: value}, {})
 
 
 def test_a_broken_settings_file_says_so(tmp_path: Path) -> None:

@@ -44,8 +44,10 @@ def test_a_context_beyond_the_models_is_refused_with_both_numbers() -> None:
 
 def test_explicit_kv_memory_is_obeyed_and_checked_against_the_budget() -> None:
     assert plan_memory(EngineSettings(kv_memory=300 * MB), DEMAND, 4000 * MB).num_blocks == 300
-    with pytest.raises(NotEnoughMemory):
+    with pytest.raises(NotEnoughMemory) as caught:
         plan_memory(EngineSettings(kv_memory=5000 * MB), DEMAND, 4000 * MB)
+    assert "--kv-memory 3480000000 or less" in caught.value.mend
+    assert plan_memory(EngineSettings(kv_memory=3480 * MB), DEMAND, 4000 * MB).num_blocks == 3480
 
 
 def test_the_arithmetic_adds_up() -> None:

@@ -33,6 +33,19 @@ def test_a_missing_key_file_is_named(tmp_path: Path) -> None:
         server_settings(ServeSettings(api_key_file=tmp_path / "nowhere"))
 
 
+@pytest.mark.parametrize(
+    "origin", ["localhost:3000", "http://a.test/page", "http://A.test", "http://a\r\nb", "http://é.test", ""]
+)
+def test_an_origin_that_no_browser_sends_is_refused(origin: str) -> None:
+    with pytest.raises(SettingsError, match="--cors-origin"):
+        server_settings(ServeSettings(cors_origin=(origin,)))
+
+
+@pytest.mark.parametrize("origin", ["*", "null", "https://a.test:8443", "http://[::1]:3000", "moz-extension://0a1b-2c"])
+def test_an_origin_as_browsers_send_it_is_taken(origin: str) -> None:
+    assert server_settings(ServeSettings(cors_origin=(origin,))).cors_origins == (origin,)
+
+
 def test_every_server_setting_has_its_way_in() -> None:
     asked = ServeSettings(
         port=9000, no_auth=True, metrics_open=True, drain_timeout_s=1.0, sse_comment_s=2.0, body_limit=4096, log_format="json"

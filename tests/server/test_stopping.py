@@ -127,6 +127,11 @@ def test_an_address_that_is_not_ours_is_named_with_the_mend() -> None:
         listen("203.0.113.7", 0)
 
 
+def test_a_name_that_is_no_host_name_is_told_with_the_mend() -> None:
+    with pytest.raises(SettingsError, match="has no address"):
+        listen("a" * 300, 0)
+
+
 def test_the_url_shows_an_address_that_can_be_called() -> None:
     with listen("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]

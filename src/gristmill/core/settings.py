@@ -10,15 +10,16 @@ import difflib
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from gristmill.core.errors import SettingsError
 from gristmill.core.units import parse_bytes
 
 AUTO: Literal["auto"] = "auto"
 ENVIRONMENT_PREFIX = "GRISTMILL_"
+DAY_S = 86_400.0
 
 S = TypeVar("S", bound="EngineSettings")
 
@@ -26,14 +27,14 @@ S = TypeVar("S", bound="EngineSettings")
 class EngineSettings(BaseModel):
     """How a model is loaded and run; shared by every command and by the Python class."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False)
 
-    max_model_len: int | Literal["auto"] = Field(
+    max_model_len: Annotated[int, Field(ge=2)] | Literal["auto"] = Field(
         AUTO,
         description="Most tokens of one request, prompt and answer together; auto = the model's context, "
         "lowered until it fits in memory. Unit: tokens.",
     )
-    kv_memory: int | Literal["auto"] = Field(
+    kv_memory: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         AUTO,
         description="Memory for the KV cache, like 512MiB; auto = the smaller of max_num_seqs x max_model_len and a quarter "
         "of the available memory. Unit: bytes.",
@@ -49,9 +50,12 @@ class EngineSettings(BaseModel):
     target_step_ms: float = Field(
         100.0,
         ge=0.0,
+        le=3_600_000.0,
         description="A prefill chunk is cut so that a step beside decoding streams takes no longer; 0 = no cap. Unit: ms.",
     )
-    threads: int | Literal["auto"] = Field(AUTO, description="Compute threads; auto = the usable physical cores.")
+    threads: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = Field(
+        AUTO, description="Compute threads; auto = the usable physical cores."
+    )
     cpu_isa: Literal["auto", "portable", "avx2", "avx512"] = Field(
         "auto", description="Kernel tier; auto = the best that this CPU has."
     )
@@ -67,11 +71,12 @@ class EngineSettings(BaseModel):
     def _read_bytes(cls, value: Any) -> Any:
         return parse_bytes(value, "kv_memory") if isinstance(value, str) and value != AUTO else value
 
-    @field_validator("max_model_len", "threads", "kv_memory")
+    @field_validator("*", mode="before")
     @classmethod
-    def _at_least_one(cls, value: Any) -> Any:
-        if value != AUTO and value < 1:
-            raise ValueError("must be at least 1, or auto")
+    def _refuse_booleans(cls, value: Any, info: ValidationInfo) -> Any:
+        # Python takes True for 1: `threads = true` in a file would be one thread.
+        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
+            raise ValueError("must not be true or false")
         return value
 
     @field_validator("max_model_len", "threads", mode="before")
@@ -96,9 +101,11 @@ class ServeSettings(EngineSettings):
         (), description="A browser origin that may call this server; several: the flag again, in one text commas between."
     )
     metrics_open: bool = Field(False, description="/metrics needs no key.")
-    drain_timeout_s: float = Field(30.0, ge=0.0, description="After SIGTERM, how long running requests may go on. Unit: s.")
+    drain_timeout_s: float = Field(
+        30.0, ge=0.0, le=DAY_S, description="After SIGTERM, how long running requests may go on. Unit: s."
+    )
     sse_comment_s: float = Field(
-        15.0, gt=0.0, description="A stream silent for so long gets a comment line, so that no proxy cuts it. Unit: s."
+        15.0, ge=0.01, le=DAY_S, description="A stream silent for so long gets a comment line, so that no proxy cuts it. Unit: s."
     )
     body_limit: int = Field(32 * 2**20, ge=1024, description="Largest request body. Unit: bytes.")
     log_format: Literal["text", "json"] = Field("text", description="How log lines are written.")

@@ -64,7 +64,10 @@ def plan_memory(settings: EngineSettings, demand: Demand, available_bytes: int) 
         max_model_len, num_blocks, demand.weight_bytes, demand.activation_bytes, num_blocks * demand.kv_block_bytes, budget
     )
     if plan.kv_bytes > room:
-        raise _too_little(demand, budget, plan.kv_bytes, max_model_len, fitting)
+        raise NotEnoughMemory(
+            _over_budget(demand, budget, kv_bytes, max_model_len),
+            f"give --kv-memory {room // demand.kv_block_bytes * demand.kv_block_bytes} or less, or auto.",
+        )
     return plan
 
 
@@ -98,15 +101,19 @@ def _round_down(num_tokens: int) -> int:
     return num_tokens // CONTEXT_STEP_TOKENS * CONTEXT_STEP_TOKENS or num_tokens
 
 
-def _too_little(demand: Demand, budget: int, kv_bytes: int, asked_len: int, fitting: int) -> NotEnoughMemory:
+def _over_budget(demand: Demand, budget: int, kv_bytes: int, asked_len: int) -> str:
     asked_blocks = -(-asked_len // demand.block_size_tokens)
     least = max(kv_bytes, asked_blocks * demand.kv_block_bytes)
     sum_bytes = demand.weight_bytes + demand.activation_bytes + least
-    message = (
+    return (
         f"{format_bytes(demand.weight_bytes)} weights + {format_bytes(demand.activation_bytes)} activations + "
         f"{format_bytes(least)} KV (context {asked_len:,}) = {format_bytes(sum_bytes)}, over the budget of {format_bytes(budget)}"
         f" with {format_bytes(kv_bytes)} for KV."
     )
+
+
+def _too_little(demand: Demand, budget: int, kv_bytes: int, asked_len: int, fitting: int) -> NotEnoughMemory:
+    message = _over_budget(demand, budget, kv_bytes, asked_len)
     if fitting < 1:
         return NotEnoughMemory(message, "free memory, raise --memory-utilization or --kv-memory, or take a smaller model.")
     return NotEnoughMemory(

@@ -101,7 +101,11 @@ class Deployment:
         self._executable = executable
         self.engine = Engine(executable, limits, MonotonicClock(), self._dispatch, metrics)
         self.engine.start()
-        self._warm_up()
+        try:
+            self._warm_up()
+        except BaseException:
+            self.close()
+            raise
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Stop the engine and free the model; idempotent."""
@@ -182,7 +186,8 @@ def _template(source: str | None, special_tokens: Mapping[str, str], settings: E
     template = ChatTemplate(source, bos_token=special_tokens["bos_token"], eos_token=special_tokens["eos_token"])
     if template.problem is not None and settings.chat_template is not None:
         problem = template.problem
-        raise SettingsError(f"the chat template {settings.chat_template} is broken: {problem.message}", problem.mend)
+        mend = "mend the file there, or leave --chat-template out for the model's own."
+        raise SettingsError(f"the chat template {settings.chat_template} is broken: {problem.message}", mend)
     return template
 
 

@@ -14,7 +14,7 @@ def listen(host: str, port: int) -> socket.socket:
     """Return a listening socket. Raises: AddressInUse, or SettingsError for a host that is not this machine's."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # a name that is no host name fails in its encoding
         raise SettingsError(f"the host {host!r} has no address: {error}.", "give --host an address of this machine.") from error
     listener = socket.socket(family, kind, protocol)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from gristmill.core.errors import SettingsError
 from gristmill.core.settings import ServeSettings
 
 ANY_ORIGIN = "*"
+_ORIGIN = re.compile(r"null|[a-z][a-z0-9+.-]*://[a-z0-9._:\[\]-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,12 @@ class ServerSettings:
             raise SettingsError(
                 "--cors-origin * would let any web page use the keys.", "name the origins, one --cors-origin URL for each."
             )
+        for origin in self.cors_origins:
+            if origin != ANY_ORIGIN and not _ORIGIN.fullmatch(origin):
+                raise SettingsError(
+                    f"--cors-origin {origin!r} is no origin: no browser sends it.",
+                    "write it as a browser does, like http://localhost:3000, in lower case and without a path.",
+                )
         if not self.api_keys and not self.no_auth and not is_loopback(self.host):
             raise SettingsError(
                 f"{self.host or 'an empty host'} can be reached from other machines, and there are no keys.",
