@@ -18,6 +18,7 @@ from gristmill.core.errors import GristmillError, ServerUnavailable
 from gristmill.server.app import create_app
 from gristmill.server.gateway import MetricsText
 from gristmill.server.lifecycle import Lifecycle
+from gristmill.server.protocol import HttpProtocol
 from gristmill.server.reply import stopping
 from gristmill.server.settings import ServerSettings
 from gristmill.service.generate import Service
@@ -48,7 +49,7 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 create_app(service, settings, self.lifecycle, metrics_text),
-                http="httptools",
+                http=HttpProtocol,
                 loop="uvloop",
                 ws="none",
                 lifespan="off",
