@@ -41,6 +41,12 @@ def test_run_reads_a_prompt_from_stdin(smollm2_path: Path) -> None:
         (("serve", "smollm2-135m", "--config", "/nonexistent.toml"), "nonexistent.toml"),
         (("inspect", "/etc/hostname"), "hostname"),
         (("bench", "m", "--url", "http://127.0.0.1:1"), "no request succeeded"),
+        (("bench", "m", "--url", "http://127.0.0.1:99999"), "--url is"),
+        (("bench", "m", "--url", "http://[::1"), "--url is"),
+        (("bench", "m", "--url", "ftp://127.0.0.1"), "--url is"),
+        (("bench", "m", "--url", f"http://{'a' * 300}"), "no request succeeded"),
+        (("run", "smollm2-135m", "hi", "--threads", "1000000"), "threads"),
+        (("run", "smollm2-135m", "hi", "--kv-memory", "9999TiB"), "--kv-memory"),
     ],
 )
 def test_what_a_person_gets_wrong_is_told_with_a_mend(arguments: tuple[str, ...], part: str) -> None:
@@ -100,7 +106,8 @@ def test_help_shows_the_values_of_a_setting_that_has_a_few() -> None:
 
 def test_chat_remembers_resets_saves_and_survives_ctrl_c(smollm2_path: Path, tmp_path: Path) -> None:
     saved = tmp_path / "chat.json"
-    with Terminal("chat", str(smollm2_path), "--temperature", "0", "--max-tokens", "400", "--max-model-len", "2048") as terminal:
+    # The story goes on to the last token: it must still be running when Ctrl-C comes, however late that is.
+    with Terminal("chat", str(smollm2_path), "--temperature", "0", "--max-tokens", "8000") as terminal:
         terminal.wait_for("> ")
         terminal.type("/system You answer with one word.")
         terminal.wait_for("set)")

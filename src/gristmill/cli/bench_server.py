@@ -28,11 +28,7 @@ def measure_server(url: str, model: str, options: dict[str, Any]) -> dict[str, A
 
 class _Client:
     def __init__(self, url: str, model: str, options: dict[str, Any]) -> None:
-        parts = urlsplit(url if "//" in url else f"//{url}")
-        if parts.hostname is None or parts.scheme not in ("", "http"):
-            raise SettingsError(f"--url is {url!r}.", "give an http:// address like http://127.0.0.1:8080.")
-        self._host, self._port = parts.hostname, parts.port or 80
-        path = parts.path.rstrip("/")
+        self._host, self._port, path = _read_url(url)
         self._path = f"{path if path.endswith('/v1') else path + '/v1'}/completions"
         self._model = model
         self._options = options
@@ -83,13 +79,17 @@ class _Client:
     async def _request(self) -> _Stream:
         stream = _Stream(started_s=time.perf_counter())
         try:
-            reader, writer = await asyncio.open_connection(self._host, self._port, limit=1 << 22)
-        except OSError as error:
-            stream.error = str(error)
-            return stream
+            await self._exchange(stream)
+        except (OSError, ValueError) as error:  # no host of that name, no server there, one that left, or one that talks nonsense
+            stream.error = str(error) or type(error).__name__
+        return stream
+
+    async def _exchange(self, stream: _Stream) -> None:
+        reader, writer = await asyncio.open_connection(self._host, self._port, limit=1 << 22)
         try:
             body = self._body()
-            head = f"POST {self._path} HTTP/1.1\r\nHost: {self._host}:{self._port}\r\nContent-Type: application/json\r\n"
+            host = f"[{self._host}]" if ":" in self._host else self._host
+            head = f"POST {self._path} HTTP/1.1\r\nHost: {host}:{self._port}\r\nContent-Type: application/json\r\n"
             head += (
                 f"Authorization: Bearer {self._options['api_key']}\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
             )
@@ -98,7 +98,18 @@ class _Client:
             await _read_stream(reader, stream)
         finally:
             writer.close()
-        return stream
+
+
+def _read_url(url: str) -> tuple[str, int, str]:
+    """Return host, port and path. Raises: SettingsError."""
+    try:
+        parts = urlsplit(url if "//" in url else f"//{url}")
+        host, port, path = parts.hostname, parts.port or 80, parts.path.rstrip("/")
+    except ValueError:  # brackets that do not close, a port that is none
+        host, port, path = None, 0, ""
+    if host is None or parts.scheme not in ("", "http"):
+        raise SettingsError(f"--url is {url!r}.", "give an http:// address like http://127.0.0.1:8080.")
+    return host, port, path
 
 
 async def _read_stream(reader: asyncio.StreamReader, stream: _Stream) -> None:
@@ -117,6 +128,8 @@ async def _read_stream(reader: asyncio.StreamReader, stream: _Stream) -> None:
                 stream.chunk_s.append(now)
         elif line.startswith(b"data: [DONE]"):
             break
+    else:
+        stream.error = "the stream ended without [DONE]"
     stream.num_tokens = stream.num_tokens or len(stream.chunk_s)
 
 
